@@ -1,0 +1,130 @@
+"""What a worker and its tables look like to the programs that use them.
+
+Two families fit these protocols: `kv.tables` (rows on servers, over the van) and `kv.local`
+(rows in this process, no network). A training program takes a `Worker` and does not know which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kv.initializers import Initializer
+from kv.optimizers import Optimizer
+
+Request = int
+"""A request that was made and may be waited for: `worker.wait(request)`."""
+
+
+class SparseTable(Protocol):
+    """Rows of `dim` float32 under uint64 keys.
+
+    Keys may be any list of integers >= 0 below 2^64, in any order, repeated or none at all.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+
+    def pull(self, keys: ArrayLike, *, create: bool = True) -> NDArray[np.float32]:
+        """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
+
+        A key without a row is initialised, reads zeros, or is an error, as the table's `missing`
+        says. With `create=False` (evaluation) no row is ever made: a key without one reads what it
+        would be initialised to (or zeros, or is an error).
+        """
+
+    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
+        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are summed."""
+
+    def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
+        """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
+
+    def delete(self, keys: ArrayLike) -> int:
+        """Forget rows; returns how many there were."""
+
+    def items(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
+        """All rows in batches of (keys, values); keys rise within a batch."""
+
+    def __len__(self) -> int: ...
+
+
+class DenseTable(Protocol):
+    """One float32 array."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def pull(self) -> NDArray[np.float32]:
+        """The array, a copy."""
+
+    def push(self, grad: ArrayLike) -> Request:
+        """Give the gradient of the whole array."""
+
+    def assign(self, value: ArrayLike) -> None:
+        """Set the array outright, optimiser state reset."""
+
+
+Read = tuple[SparseTable, ArrayLike] | DenseTable
+Write = tuple[SparseTable, ArrayLike, ArrayLike] | tuple[DenseTable, ArrayLike]
+
+
+class Worker(Protocol):
+    """One worker of a job: makes tables, moves their values, keeps step with the others."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def num_workers(self) -> int: ...
+
+    def sparse_table(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        missing: str = "init",
+        mode: str | None = None,
+    ) -> SparseTable:
+        """Define or find a table; `mode` None is the job's mode (`async` or `sync`)."""
+
+    def dense_table(
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        mode: str | None = None,
+    ) -> DenseTable:
+        """Define or find a dense table."""
+
+    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
+        """Pull from many tables in one request per server; answers in the order of `reads`."""
+
+    def push_many(self, writes: Sequence[Write]) -> Request:
+        """Push to many tables in one request per server."""
+
+    def wait(self, request: Request, timeout: float | None = None) -> None:
+        """Return when every server has answered; an error on a server is raised here."""
+
+    def step(self) -> None:
+        """This worker's step is over: in `sync` mode its part of the round is complete."""
+
+    def barrier(self, name: str = "") -> None:
+        """Return when all workers have come here."""
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Collect one value (msgpack types and NumPy arrays) of each worker, in rank order, at rank 0.
+
+        Returns the list at rank 0, None elsewhere. All workers must call it.
+        """
+
+    def close(self) -> None: ...
