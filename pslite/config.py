@@ -11,7 +11,6 @@ import dataclasses
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,13 +177,11 @@ def section_to_text(name: str, section: Any) -> dict[str, str]:
     return text
 
 
-@cache
 def own_sections() -> Mapping[str, type[Any]]:
     """Our sections by name, each with the dataclass that owns it."""
     return {name: owner for name, owner in field_types(JobConfig).items() if name != "app"}
 
 
-@cache
 def field_types(owner: type[Any]) -> Mapping[str, Any]:
     """The annotations of a dataclass' fields, resolved."""
     hints = typing.get_type_hints(owner, include_extras=True)
