@@ -124,7 +124,7 @@ class Membership:
 
     def missing(self) -> dict[Role, int]:
         """How many nodes of each role have not come."""
-        count = {role: 0 for role in self.expected}
+        count = dict.fromkeys(self.expected, 0)
         for request in self._waiting.values():
             count[request.role] += 1
         return {role: wanted - count[role] for role, wanted in self.expected.items()}

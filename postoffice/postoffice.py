@@ -31,7 +31,7 @@ from postoffice.membership import Membership, Phase
 from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_id, node_name
 from postoffice.scheduler import Reply, SchedulerDesk
 from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
-from van.message import Control, Flag, Message, Meta, response_to
+from van.message import Control, Flag, Kind, Message, Meta, answer_to
 from van.van import Van
 
 log = logging.getLogger(__name__)
@@ -311,7 +311,7 @@ class Postoffice:
                 self._keep_early(message)
             elif not self._is_known(meta):
                 self._drop("stranger", message)
-            elif meta.flags & Flag.REQUEST:
+            elif not meta.flags & Flag.ANSWER:
                 self._receive_request(message)
             else:
                 customer = self._customers.get((meta.app, meta.customer))
@@ -342,7 +342,7 @@ class Postoffice:
             customer.handle_request(message)
             return
         text = f"{self.name} has no app {message.meta.app}"
-        self.send(Message(response_to(message.meta, error=("PostofficeError", text))))
+        self.send(Message(answer_to(message.meta, Kind.ERROR, error=("PostofficeError", text))))
 
     def _receive_control(self, message: Message) -> None:
         meta = message.meta

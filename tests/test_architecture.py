@@ -120,7 +120,8 @@ def test_the_table_refuses_what_it_should(module: str, imported: str) -> None:
 
 @pytest.mark.parametrize("statement", ["import pslite", "import pslite.cli"])
 def test_the_face_is_cheap_to_import(statement: str) -> None:
-    code = f"import sys; {statement}; print(sorted({{'numpy','numba','torch','zmq'}} & set(sys.modules)))"
+    heavy = "{'numpy', 'numba', 'torch', 'zmq'}"
+    code = f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))"
 
     result = subprocess.run(
         [sys.executable, "-c", code],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from van.config import VanConfig
 from van.errors import CodecError, ProtocolVersionError
-from van.message import PROTOCOL_VERSION, Control, Flag, Message, Meta
+from van.message import PROTOCOL_VERSION, Control, Flag, Kind, Message, Meta
 
 Buffer = bytes | bytearray | memoryview
 Frame = Buffer | NDArray[Any]
@@ -31,30 +31,30 @@ DTYPES = tuple(
 _NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
 _UINT64 = (1 << 64) - 1
 _INT32 = (1 << 31) - 1
-_HEADER_LENGTH = 24
+_HEADER_LENGTH = 27
 _MAX_DIMENSIONS = 8
-_ALL_FLAGS = int(~Flag.NONE)
+_RAW = None  # codec of a frame that is plain memory
 
-# position -> (lowest, highest) of the integer fields
-_RANGES: dict[int, tuple[int, int]] = {
-    1: (0, _UINT64),  # sender
-    3: (0, _UINT64),  # recipient
-    4: (0, _UINT64),  # incarnation
-    5: (0, _UINT64),  # recipient incarnation
-    6: (0, max(Control)),
-    7: (0, _ALL_FLAGS),
-    8: (0, _UINT64),  # app
-    9: (0, _UINT64),  # customer
-    10: (0, _UINT64),  # timestamp
-    11: (0, _UINT64),  # oldest
-    12: (0, _UINT64),  # epoch
-    13: (0, _UINT64),  # map version
-    14: (-_INT32, _INT32),  # cmd
-    15: (-_INT32, _INT32),  # priority
-    16: (0, _UINT64),  # clock
-    19: (0, _UINT64),  # key signature
-}
-_INTEGERS = tuple((position, low, high) for position, (low, high) in _RANGES.items())
+# position of each integer field, its lowest and its highest value
+_INTEGERS = (
+    (1, 0, _UINT64),  # sender
+    (3, 0, _UINT64),  # recipient
+    (4, 0, _UINT64),  # incarnation
+    (5, 0, _UINT64),  # recipient incarnation
+    (6, 0, int(max(Control))),
+    (7, 0, int(~Flag.NONE)),
+    (8, 0, int(max(Kind))),
+    (9, 0, _UINT64),  # app
+    (10, 0, _UINT64),  # customer
+    (11, 0, _UINT64),  # timestamp
+    (12, 0, _UINT64),  # oldest
+    (13, 0, _UINT64),  # piece
+    (14, 0, _UINT64),  # epoch
+    (15, 0, _UINT64),  # map version
+    (16, -_INT32, _INT32),  # cmd
+    (17, -_INT32, _INT32),  # priority
+    (22, 0, _UINT64),  # key list
+)
 
 Descriptor = tuple[np.dtype[Any], tuple[int, ...], int]
 """Type, shape and bytes of an array that follows a header."""
@@ -78,22 +78,25 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
             meta.recipient_incarnation,
             int(meta.control),
             int(meta.flags),
+            int(meta.kind),
             meta.app,
             meta.customer,
             meta.timestamp,
             meta.oldest,
+            meta.piece,
             meta.epoch,
             meta.map_version,
             meta.cmd,
             meta.priority,
-            meta.clock,
-            meta.base_versions,
+            meta.clocks,
             meta.constituents,
-            meta.key_signature,
+            meta.slots,
+            meta.refused,
+            meta.key_list,
             meta.chunk,
-            meta.error,
+            [(_NUMBER[array.dtype], array.shape, _RAW) for array in arrays],
             meta.body,
-            [(_NUMBER[array.dtype], array.shape) for array in arrays],
+            meta.error,
         )
     )
     if len(header) > config.max_header:
@@ -141,7 +144,7 @@ def decode_header(header: Buffer, config: VanConfig) -> tuple[Meta, list[Descrip
         value = fields[position]
         if type(value) is not int or not low <= value <= high:
             raise CodecError(f"header field {position} is out of range")
-    return _meta(fields), _descriptors(fields[23], config)
+    return _meta(fields), _descriptors(fields[24], config)
 
 
 def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
@@ -153,32 +156,49 @@ def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
 
 
 def _meta(fields: tuple[Any, ...]) -> Meta:
-    if type(fields[2]) is not str or len(fields[2]) > 1024:
-        raise CodecError("header field 2 is not an address")
-    if not _are_integers(fields[17]):
-        raise CodecError("header field 17 is not a list of versions")
-    if type(fields[18]) is not tuple or not all(
-        _are_integers(signature) and len(signature) == 6 for signature in fields[18]
-    ):
-        raise CodecError("header field 18 is not a list of signatures")
-    if fields[20] is not None and not (_are_integers(fields[20]) and len(fields[20]) == 2):
-        raise CodecError("header field 20 is not a chunk")
-    error = fields[21]
-    if error is not None and not (
-        type(error) is tuple and len(error) == 2 and all(type(part) is str for part in error)
-    ):
-        raise CodecError("header field 21 is not an error")
+    checks = (
+        (2, type(fields[2]) is str and len(fields[2]) <= 1024),
+        (18, _are_clocks(fields[18])),
+        (19, _are_constituents(fields[19])),
+        (20, fields[20] is None or _are_integers(fields[20])),
+        (21, _are_integers(fields[21])),
+        (23, _are_integers(fields[23]) and len(fields[23]) == 2),
+        (26, fields[26] is None or _is_error(fields[26])),
+    )
+    for position, holds in checks:
+        if not holds:
+            raise CodecError(f"header field {position} has the wrong shape")
     return Meta(
-        fields[1],
-        fields[3],
-        fields[4],
-        fields[5],
-        fields[2],
+        *fields[1:6],
         Control(fields[6]),
         Flag(fields[7]),
-        *fields[8:17],
-        *fields[17:23],
+        Kind(fields[8]),
+        *fields[9:24],
+        body=fields[25],
+        error=fields[26],
     )
+
+
+def _are_clocks(clocks: Any) -> bool:
+    return type(clocks) is tuple and all(
+        type(clock) is tuple
+        and len(clock) == 3
+        and _are_integers(clock[:2])
+        and type(clock[2]) is tuple
+        and all(_are_integers(pair) and len(pair) == 2 for pair in clock[2])
+        for clock in clocks
+    )
+
+
+def _are_constituents(constituents: Any) -> bool:
+    return type(constituents) is tuple and all(
+        type(one) is tuple and len(one) == 7 and _are_integers(one[:6]) and _are_clocks(one[6])
+        for one in constituents
+    )
+
+
+def _is_error(error: Any) -> bool:
+    return type(error) is tuple and len(error) == 2 and all(type(part) is str for part in error)
 
 
 def _are_integers(values: Any) -> bool:
@@ -187,18 +207,19 @@ def _are_integers(values: Any) -> bool:
 
 def _descriptors(described: Any, config: VanConfig) -> list[Descriptor]:
     if type(described) is not tuple or len(described) > config.max_frames:
-        raise CodecError("header field 23 is not a list of arrays, or too long")
+        raise CodecError("header field 24 is not a list of arrays, or too long")
     found = []
     for item in described:
         if (
             type(item) is not tuple
-            or len(item) != 2
+            or len(item) != 3
+            or item[2] is not _RAW
             or type(item[0]) is not int
             or not 0 <= item[0] < len(DTYPES)
             or not _are_integers(item[1])
             or len(item[1]) > _MAX_DIMENSIONS
         ):
-            raise CodecError("header field 23 has something that is no array")
+            raise CodecError("header field 24 has something that is no array")
         dtype, shape = DTYPES[item[0]], item[1]
         nbytes = dtype.itemsize
         for length in shape:  # Python integers: no overflow

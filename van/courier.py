@@ -51,8 +51,10 @@ class ZmqVan:
         self.config = config or VanConfig()
         self.receiver: Callable[[Message], None] = _nobody
         self.on_refused: Callable[[ProtocolVersionError], None] = _ignore
-        self._owned_context = zmq.Context() if context is None else None
-        self._sockets = ZmqSockets(context or self._owned_context, self.config)
+        self._owned_context: zmq.Context[Any] | None = None
+        if context is None:
+            context = self._owned_context = zmq.Context()
+        self._sockets = ZmqSockets(context, self.config)
         self._outbox: deque[tuple[int, list[Frame]]] = deque()
         self._changed = threading.Condition()
         self._leader: int | None = None  # thread that owns the sockets
@@ -253,7 +255,7 @@ class ZmqVan:
                 self._send_outbox()
 
     def close(self, linger: float | None = None) -> None:
-        """Send what is queued, close the sockets; waits at most `linger` (`[van] linger`) for it."""
+        """Send what is queued, at most `linger` (by default `[van] linger`) seconds, and close."""
         if self._closed.is_set():
             return
         limit = self.config.linger if linger is None else linger

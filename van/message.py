@@ -42,40 +42,57 @@ class Flag(IntFlag):
     """What a data message is."""
 
     NONE = 0
-    REQUEST = 1
+    ANSWER = 1  # else it is a request
     PUSH = 2
     PULL = 4
-    HELD = 8  # answer to a repeat: the request is known and waits for others
-    WRONG_OWNER = 16  # answer: slots in it belong to others in a newer map
+    EVERYWHERE = 8  # of a round: also goes to servers where it has no slots
+
+
+class Kind(IntEnum):
+    """What an answer says; a request is `NONE`."""
+
+    NONE = 0
+    OK = 1
+    HELD = 2  # to a repeat: the request is known and waits for others
+    WRONG_OWNER = 3  # some of its slots belong to others, by a newer map
+    BEHIND = 4  # the receiver's map is older than the request's
+    FENCED = 5  # the sender's incarnation may not write any more
+    ERROR = 6  # a handler raised
+
+
+Clock = tuple[int, int, tuple[tuple[int, int], ...]]
+"""Table, clock, and (server, version) pairs."""
 
 
 @dataclass(slots=True)
 class Meta:
-    """The header of a message. Integers are non-negative unless said otherwise."""
+    """The header of a message; `docs/requests.md` has each field's meaning."""
 
     sender: int = UNASSIGNED
-    recipient: int = UNASSIGNED
-    incarnation: int = 0  # grows with every start of the sender
-    recipient_incarnation: int = 0  # whom the sender believes to speak to; 0 is anyone
     reply_to: str = ""  # address of a sender that is in no node table yet
+    recipient: int = UNASSIGNED
+    incarnation: int = 0
+    recipient_incarnation: int = 0  # 0: whichever lives
     control: Control = Control.NONE
     flags: Flag = Flag.NONE
+    kind: Kind = Kind.NONE
     app: int = 0
     customer: int = 0
-    timestamp: int = 0  # number of the request among its customer's
-    oldest: int = 0  # the customer's oldest unanswered timestamp
+    timestamp: int = 0
+    oldest: int = 0
+    piece: int = 0
     epoch: int = 0
     map_version: int = 0
-    cmd: int = 0
-    priority: int = 0  # may be negative; higher goes first
-    clock: int = 0  # of the table (response) or of the worker (request)
-    base_versions: tuple[int, ...] = ()  # per server, the clock a gradient was computed on
-    # signatures a merged push stands for: (sender, incarnation, app, customer, timestamp, oldest)
-    constituents: tuple[tuple[int, ...], ...] = ()
-    key_signature: int = 0  # names a key list sent before; 0 is none
-    chunk: tuple[int, int] | None = None  # (index, count) of a message sent in pieces
-    error: tuple[str, str] | None = None  # (type, text) of a handler's exception
+    cmd: int = 0  # may be negative, as may priority
+    priority: int = 0
+    clocks: tuple[Clock, ...] = ()
+    constituents: tuple[tuple[Any, ...], ...] = ()
+    slots: tuple[int, ...] | None = None
+    refused: tuple[int, ...] = ()
+    key_list: int = 0
+    chunk: tuple[int, int] = (0, 1)
     body: Any = None  # msgpack types
+    error: tuple[str, str] | None = None  # (type, text) of a handler's exception
 
 
 @dataclass(slots=True)
@@ -91,7 +108,7 @@ class Message:
 
     def __repr__(self) -> str:
         meta = self.meta
-        what = meta.control.name if meta.control else (meta.flags.name or "RESPONSE")
+        what = meta.control.name if meta.control else f"{meta.flags.name} {meta.kind.name}"
         sizes = ",".join(f"{a.dtype}{list(a.shape)}" for a in self.arrays)
         return (
             f"<{what} {meta.sender}->{meta.recipient} app={meta.app}/{meta.customer} "
@@ -104,16 +121,18 @@ class Message:
         return sum(int(np.asarray(a).nbytes) for a in self.arrays)
 
 
-def response_to(meta: Meta, **fields: Any) -> Meta:
+def answer_to(meta: Meta, kind: Kind = Kind.OK, **fields: Any) -> Meta:
     """The header of the answer to the request `meta`."""
-    flags = meta.flags & ~Flag.REQUEST
     return Meta(
         recipient=meta.sender,
         recipient_incarnation=meta.incarnation,
+        flags=meta.flags | Flag.ANSWER,
+        kind=kind,
         app=meta.app,
         customer=meta.customer,
         timestamp=meta.timestamp,
+        piece=meta.piece,
         cmd=meta.cmd,
         priority=meta.priority,
-        **{"flags": flags, **fields},
+        **fields,
     )

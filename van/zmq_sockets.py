@@ -9,6 +9,7 @@ backlog.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import socket
@@ -136,10 +137,10 @@ class ZmqSockets:
         last = len(frames) - 1
         for position, frame in enumerate(frames):
             flags = zmq.DONTWAIT | (zmq.SNDMORE if position < last else 0)
-            nbytes = frame.nbytes if not isinstance(frame, (bytes, bytearray)) else len(frame)
-            copy = nbytes < self._config.zero_copy_from
+            view = memoryview(frame)
+            copy = view.nbytes < self._config.zero_copy_from
             try:
-                dealer.send(frame if nbytes else b"", flags, copy=copy)
+                dealer.send(view if view.nbytes else b"", flags, copy=copy)
             except zmq.Again:
                 if position == 0:
                     return False
@@ -187,10 +188,9 @@ class ZmqSockets:
 
     def wake(self) -> None:
         """Make a `poll` under way return; any thread may call this."""
-        try:
+        # Full: a wake is under way. Closed: nobody polls.
+        with contextlib.suppress(BlockingIOError, OSError):
             self._wake_in.send(b"\0")
-        except (BlockingIOError, OSError):  # full: a wake is under way; closed: nobody polls
-            pass
 
     def receive(self, limit: int) -> Iterator[Message]:
         """Up to `limit` messages that are there now; what is not one of ours is dropped."""

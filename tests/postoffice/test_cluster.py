@@ -18,7 +18,7 @@ from postoffice.node import Group, Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from van.courier import ZmqVan
 from van.loopback import DeadlockError, LoopbackNetwork
-from van.message import Message, Meta, response_to
+from van.message import Message, Meta, answer_to
 
 APP = 7
 Program = Callable[[Postoffice], None]
@@ -28,7 +28,7 @@ def echo_server(office: Postoffice) -> None:
     """Answers each request with its own arrays."""
 
     def answer(message: Message) -> None:
-        office.send(Message(response_to(message.meta), message.arrays))
+        office.send(Message(answer_to(message.meta), message.arrays))
 
     Customer(APP, 0, office, answer)
 
@@ -73,7 +73,7 @@ def ask_all(office: Postoffice, customer: Customer) -> int:
     servers = office.members(Role.SERVER)
     timestamp = customer.new_request(servers, finish=len)
     for server in servers:
-        meta = Meta(recipient=server, flags=1, app=APP, customer=0, timestamp=timestamp)
+        meta = Meta(recipient=server, app=APP, customer=0, timestamp=timestamp)
         office.send(Message(meta))
     return customer.wait(timestamp)
 
@@ -143,7 +143,7 @@ def test_a_failing_worker_ends_the_cluster_with_its_reason() -> None:
         seen.append(str(caught.value))
         office.finalize()
 
-    with pytest.raises(ClusterStoppedError, match="worker . failed: ValueError: no data"):
+    with pytest.raises(ClusterStoppedError, match=r"worker . failed: ValueError: no data"):
         run_cluster(3, servers=1, workers=[failing, waiting])
 
     assert len(seen) <= 1
@@ -230,8 +230,7 @@ def test_a_cluster_over_real_sockets_in_one_process(transport: str) -> None:
         office = Postoffice(Role.WORKER, van, shape, bind=bind(f"w{rank}"), rank=rank)
         customer = Customer(APP, 0, office)
         office.start()
-        for _ in range(20):
-            answered.append(ask_all(office, customer))
+        answered.extend(ask_all(office, customer) for _ in range(20))
         office.barrier()
         assert office.rank == rank
         office.finalize()
