@@ -133,9 +133,7 @@ _refuse_shadows()
 if TYPE_CHECKING:
     from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
     from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
-    from kv.server import KVServer
     from kv.tables import DenseTable, SparseTable
-    from kv.worker import KVWorker
 
     from kv.errors import (
         KeyValueShapeError,
@@ -148,6 +146,8 @@ if TYPE_CHECKING:
         UnknownTableError,
         UnsortedKeysError,
     )
+    from kv.server import KVServer
+    from kv.worker import KVWorker
     from postoffice.errors import (
         BarrierError,
         ClusterStartError,

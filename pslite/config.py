@@ -18,6 +18,7 @@ from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
 from pslite.values import format_value, nearest, parse_value
+from van.config import VanConfig
 from van.errors import ConfigError
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class JobConfig:
 
     run: RunConfig = field(default_factory=RunConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    van: VanConfig = field(default_factory=VanConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)

@@ -19,16 +19,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
 
 from postoffice.config import ClusterConfig, join_address
+from postoffice.node import Role
 from pslite.config import JobConfig, read_job
 from pslite.ini import split_assignments
 from pslite.interfaces import address_of_interface, address_towards, is_loopback
 from pslite.values import nearest
 from van.errors import ConfigError
-
-Role = Literal["scheduler", "server", "worker", "dispatcher"]
 
 OURS = (
     "DMLC_ROLE",
@@ -62,7 +60,8 @@ class NodeSettings:
         return f"{self.job.cluster.transport}://{self.job.cluster.scheduler}"
 
     def __str__(self) -> str:
-        return self.role if self.rank is None else f"{self.role} {self.rank}"
+        has_rank = self.rank is not None and self.role is not Role.SCHEDULER
+        return f"{self.role} {self.rank}" if has_rank else str(self.role)
 
 
 def current() -> Mapping[str, str]:
@@ -104,7 +103,7 @@ def from_environ(
     )
     given = {key: count for key, count in counts.items() if count is not None}
     cluster = _replace(cluster, {**given, "scheduler": address})
-    if role != "scheduler" and cluster.scheduler_port == 0:
+    if role is not Role.SCHEDULER and cluster.scheduler_port == 0:
         raise ConfigError(
             "where is the scheduler? Set DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, or [cluster] "
             "scheduler = HOST:PORT in the file PSLITE_CONF names",
@@ -143,7 +142,7 @@ def to_environ(settings: NodeSettings) -> dict[str, str]:
     """
     cluster = settings.job.cluster
     env = {
-        "DMLC_ROLE": settings.role,
+        "DMLC_ROLE": settings.role.value,
         "DMLC_NUM_SERVER": str(cluster.servers),
         "DMLC_NUM_WORKER": str(cluster.workers),
         "DMLC_NUM_DISPATCHER": str(cluster.dispatchers),
@@ -163,7 +162,7 @@ def child_environ(env: Mapping[str, str], settings: NodeSettings) -> dict[str, s
 
 
 def _role(env: Mapping[str, str]) -> Role:
-    name, roles = env.get("DMLC_ROLE", ""), get_args(Role)
+    name, roles = env.get("DMLC_ROLE", ""), [role.value for role in Role]
     if not name:
         raise ConfigError(
             "DMLC_ROLE is not set, so this process is in no cluster; start it by "
@@ -172,7 +171,7 @@ def _role(env: Mapping[str, str]) -> Role:
     if name not in roles:
         problem = f"expected {', '.join(roles)}, got {name!r}{nearest(name, roles)}"
         raise ConfigError(problem, key="DMLC_ROLE")
-    return cast(Role, name)
+    return Role(name)
 
 
 def _whole(env: Mapping[str, str], name: str, most: int | None = None) -> int | None:
@@ -188,10 +187,10 @@ def _whole(env: Mapping[str, str], name: str, most: int | None = None) -> int | 
 def _rank(env: Mapping[str, str], role: Role, cluster: ClusterConfig) -> int | None:
     rank = _whole(env, "PSLITE_RANK")
     ranks = {
-        "scheduler": 1,
-        "server": cluster.servers,
-        "worker": cluster.workers,
-        "dispatcher": cluster.dispatchers,
+        Role.SCHEDULER: 1,
+        Role.SERVER: cluster.servers,
+        Role.WORKER: cluster.workers,
+        Role.DISPATCHER: cluster.dispatchers,
     }[role]
     if rank is not None and rank >= ranks:
         problem = f"{role} {rank} does not exist; the job has {ranks}, counted from 0"

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TextIO
 
 from postoffice.config import join_address, split_address
+from postoffice.node import Role
 from pslite import environ, guard
 from pslite.config import JobConfig
-from pslite.environ import NodeSettings, Role
+from pslite.environ import NodeSettings
 from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase
 from pslite.output import Screen
 from pslite.processes import Child, Family
@@ -34,6 +35,7 @@ READY = re.compile(rb"^pslite: scheduler listening on tcp://(\S+)$", re.MULTILIN
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TICK = 0.1  # seconds between looks at the clock while nothing happens
 PROCESSES_PER_CORE = 32
+SCHEDULER = NodeName(Role.SCHEDULER, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,13 +165,13 @@ class _LocalJob:
 
     def _start_all(self) -> None:
         cluster = self._job.cluster
-        self._start("scheduler", 0, self._job, self._options.node_command)
+        self._start(Role.SCHEDULER, 0, self._job, self._options.node_command)
         job = self._await_scheduler()
         if job is not None:
             for rank in range(cluster.servers):
-                self._start("server", rank, job, self._options.node_command)
+                self._start(Role.SERVER, rank, job, self._options.node_command)
             for rank in range(cluster.workers):
-                self._start("worker", rank, job, self._command)
+                self._start(Role.WORKER, rank, job, self._command)
             self._note(state="running", scheduler=f"tcp://{job.cluster.scheduler}")
         self._life.all_started(time.monotonic())
 
@@ -189,12 +191,12 @@ class _LocalJob:
         while self._address is None and not self._life.is_stopping:
             if time.monotonic() > deadline:
                 problem = "printed no address within [cluster] start_timeout"
-                failure = Failure(NodeName("scheduler", 0), 1, problem)
+                failure = Failure(SCHEDULER, 1, problem)
                 self._life.fail(failure, time.monotonic())
             self._turn()
             if not self._life.alive and self._life.failure is None:
                 problem = "ended before it had printed its address"
-                failure = Failure(NodeName("scheduler", 0), 1, problem)
+                failure = Failure(SCHEDULER, 1, problem)
                 self._life.fail(failure, time.monotonic())
         if self._life.is_stopping or self._address is None:
             return None
@@ -222,7 +224,7 @@ class _LocalJob:
             self._family.signal(signal.SIGKILL if is_kill else signal.SIGTERM)
 
     def _show(self, child: Child, block: bytes) -> None:
-        if child.name.role == "scheduler" and self._address is None:
+        if child.name == SCHEDULER and self._address is None:
             ready = READY.search(block)
             if ready:
                 host, port = split_address(ready[1].decode("ascii", "replace"))

@@ -11,6 +11,8 @@ import enum
 import signal
 from dataclasses import dataclass
 
+from postoffice.node import Role
+
 
 class Phase(enum.Enum):
     STARTING = enum.auto()  # not all nodes have been started
@@ -22,11 +24,11 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class NodeName:
-    role: str
+    role: Role
     rank: int
 
     def __str__(self) -> str:
-        return self.role if self.role == "scheduler" else f"{self.role} {self.rank}"
+        return str(self.role) if self.role is Role.SCHEDULER else f"{self.role} {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Lifecycle:
             self.phase = Phase.KILLING
 
     def _workers_done(self, now: float) -> None:
-        if not any(node.role == "worker" for node in self.alive):
+        if not any(node.role is Role.WORKER for node in self.alive):
             self.phase, self.deadline = Phase.FINISHING, now + self._finish_timeout
 
 

@@ -17,7 +17,8 @@ class Unit:
     """A kind of quantity: its base unit and the larger and smaller ones it may be written in."""
 
     name: str
-    scales: tuple[tuple[str, Decimal], ...]  # the base unit first, then by falling size
+    base: str
+    scales: tuple[tuple[str, Decimal], ...]  # by falling size, the base unit among them
     is_whole: bool
 
     @property
@@ -27,8 +28,8 @@ class Unit:
 
 BYTES = Unit(
     "size",
+    "B",
     (
-        ("B", Decimal(1)),
         ("TiB", Decimal(1 << 40)),
         ("TB", Decimal(10**12)),
         ("GiB", Decimal(1 << 30)),
@@ -37,16 +38,18 @@ BYTES = Unit(
         ("MB", Decimal(10**6)),
         ("KiB", Decimal(1 << 10)),
         ("KB", Decimal(1000)),
+        ("B", Decimal(1)),
     ),
     is_whole=True,
 )
 SECONDS = Unit(
     "time",
+    "s",
     (
-        ("s", Decimal(1)),
         ("d", Decimal(86400)),
         ("h", Decimal(3600)),
         ("min", Decimal(60)),
+        ("s", Decimal(1)),
         ("ms", Decimal("1e-3")),
         ("us", Decimal("1e-6")),
     ),
@@ -73,7 +76,7 @@ def parse_quantity(text: str, unit: Unit) -> float | int:
     if match is None:
         example = "64KB or 1MiB" if unit.is_whole else "2s or 100ms"
         raise ValueError(f"expected a {unit.name} such as {example}, got {text!r}")
-    number, symbol = Decimal(match[1]), match[2] or unit.scales[0][0]
+    number, symbol = Decimal(match[1]), match[2] or unit.base
     for name, scale in unit.scales:
         if name.lower() == symbol.lower():
             value = number * scale
@@ -96,10 +99,10 @@ def format_quantity(value: float, unit: Unit) -> str:
     ('100ms', '64KiB', '90500ms')
     """
     exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    for symbol, scale in (*unit.scales[1:], unit.scales[0]):
+    for symbol, scale in unit.scales:
         count = exact / scale
         if value and count == count.to_integral_value() and 1 <= count < 100_000:
             text = f"{int(count)}{symbol}"
             if parse_quantity(text, unit) == value:
                 return text
-    return f"{value!r}{unit.scales[0][0]}"
+    return f"{value!r}{unit.base}"
