@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "pslite.session": ("connect", "local_cluster"),
-    "kv.tables": ("SparseTable", "DenseTable"),
+    "kv.protocols": ("Worker", "SparseTable", "DenseTable"),
     "kv.worker": ("KVWorker",),
     "kv.server": ("KVServer",),
     "kv.optimizers": ("SGD", "Momentum", "Nesterov", "Adagrad", "Adam"),
@@ -91,6 +91,7 @@ __all__ = [
     "UnreachablePeerError",
     "UnsortedKeysError",
     "VanError",
+    "Worker",
     "Xavier",
     "Zeros",
     "__version__",
@@ -133,8 +134,7 @@ _refuse_shadows()
 if TYPE_CHECKING:
     from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
     from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
-    from kv.tables import DenseTable, SparseTable
-
+    from kv.protocols import DenseTable, SparseTable, Worker
     from kv.errors import (
         KeyValueShapeError,
         KVError,

@@ -168,15 +168,8 @@ def _meta(fields: tuple[Any, ...]) -> Meta:
     for position, holds in checks:
         if not holds:
             raise CodecError(f"header field {position} has the wrong shape")
-    return Meta(
-        *fields[1:6],
-        Control(fields[6]),
-        Flag(fields[7]),
-        Kind(fields[8]),
-        *fields[9:24],
-        body=fields[25],
-        error=fields[26],
-    )
+    kinds = Control(fields[6]), Flag(fields[7]), Kind(fields[8])
+    return Meta(*(fields[1:6] + kinds + fields[9:24] + fields[25:27]))
 
 
 def _are_clocks(clocks: Any) -> bool:

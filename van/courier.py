@@ -273,6 +273,11 @@ class ZmqVan:
         return f"<ZmqVan {self.address} waiting={self._waiting}>"
 
 
+def new_context() -> zmq.Context[Any]:
+    """A context for several vans of one process, which then reach each other by `inproc://`."""
+    return zmq.Context()
+
+
 def _nobody(message: Message) -> None:
     log.warning("nobody takes %r", message)
 

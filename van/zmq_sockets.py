@@ -137,7 +137,7 @@ class ZmqSockets:
         last = len(frames) - 1
         for position, frame in enumerate(frames):
             flags = zmq.DONTWAIT | (zmq.SNDMORE if position < last else 0)
-            view = memoryview(frame)
+            view = memoryview(frame)  # type: ignore[arg-type]  # an ndarray is a buffer
             copy = view.nbytes < self._config.zero_copy_from
             try:
                 dealer.send(view if view.nbytes else b"", flags, copy=copy)

@@ -1,0 +1,444 @@
+"""Tables as a worker of a cluster sees them: any list of keys in, rows out, whoever holds them.
+
+`RemoteWorker` fits `kv.protocols.Worker`, as `kv.local.LocalWorker` does for one process. A
+request goes to each server that owns some of its keys, all tables of a `pull_many` in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kv.errors import KVError
+from kv.gather import Gatherer
+from kv.initializers import Initializer
+from kv.keylist import KeyList, as_values, prepare
+from kv.optimizers import Optimizer
+from kv.placement import SlotMap
+from kv.protocols import DenseTable, Read, Request, SparseTable, Write
+from kv.remote import remote_error
+from kv.routing import split
+from kv.spec import TableSpec, dense_keys
+from kv.table_protocol import TABLES_APP, Command, table_id
+from postoffice.customer import Customer, Finish
+from postoffice.node import Group, Role
+from postoffice.postoffice import Postoffice
+from van.message import Clock, Flag, Message, Meta
+
+_SCAN_ROWS = 65536  # rows of one SCAN answer
+
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
+
+
+class RemoteWorker:
+    """A worker node's tables, steps and collectives. See `kv.protocols.Worker`.
+
+    Args:
+        office: the node, not yet started.
+        mode: the job's mode, of tables that name none.
+        seed: of initial values of tables.
+    """
+
+    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 0) -> None:
+        self.office = office
+        self._mode, self._seed = mode, seed
+        self._customer = Customer(TABLES_APP, 0, office, raise_remote=remote_error)
+        self._gatherer = Gatherer(office)
+        self._steps = 0
+        self._has_rounds = False  # a table of this worker works in rounds
+        self._slots = SlotMap.even(max(1, office.shape.servers))
+        self._closed = False
+        self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
+
+    @property
+    def rank(self) -> int:
+        return self.office.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self.office.shape.workers
+
+    def sparse_table(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        missing: str = "init",
+        mode: str | None = None,
+    ) -> RemoteSparseTable:
+        """Define or find a table; defaults as in `TableSpec.sparse`.
+
+        Raises:
+            SettingError: the definition makes no sense.
+            TableConflictError: the name stands for another definition.
+        """
+        spec = TableSpec.sparse(
+            name, dim, optimizer=optimizer, initializer=initializer, missing=missing, mode=mode
+        )
+        return RemoteSparseTable(self, self._define(spec))
+
+    def dense_table(
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        mode: str | None = None,
+    ) -> RemoteDenseTable:
+        """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
+        spec = TableSpec.dense(
+            name, tuple(shape), optimizer=optimizer, initializer=initializer, mode=mode
+        )
+        return RemoteDenseTable(self, self._define(spec))
+
+    def _define(self, spec: TableSpec) -> TableSpec:
+        spec = spec.resolved(self._mode, self._seed)
+        self.ask_all(Command.DEFINE, body=spec.to_dict())
+        self._has_rounds |= spec.mode != "async"
+        return spec
+
+    # -- moving values --------------------------------------------------------------------
+
+    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[Values]:
+        """Pull from many tables in one request per server; answers in the order of `reads`."""
+        tables = [read[0] if isinstance(read, tuple) else read for read in reads]
+        keylists = [_keys_of(read) for read in reads]
+        cuts = [self._cut(keylist.unique) for keylist in keylists]
+        outs = [
+            np.empty((keylist.unique.size, _spec(table).dim), np.float32)
+            for table, keylist in zip(tables, keylists, strict=True)
+        ]
+        wanted = self._per_server(cuts)
+
+        def finish(answers: list[Message]) -> None:
+            for answer in answers:
+                places = wanted[answer.meta.sender]
+                for place, values in zip(places, answer.arrays, strict=True):
+                    group = cuts[place][answer.meta.sender]
+                    if values.shape != (len(group), outs[place].shape[1]):
+                        raise KVError(f"a server answered with values of shape {values.shape}")
+                    outs[place][group] = values
+
+        requests = {
+            server: (
+                self._clocks([tables[place] for place in places]),
+                [keylists[place].unique[cuts[place][server]] for place in places],
+            )
+            for server, places in wanted.items()
+        }
+        self.wait(self._ask(Command.PULL, Flag.PULL, requests, {"create": create}, finish))
+        return [
+            _answer_of(table, keylist, out)
+            for table, keylist, out in zip(tables, keylists, outs, strict=True)
+        ]
+
+    def push_many(self, writes: Sequence[Write]) -> Request:
+        """Push to many tables in one request per server. The caller's arrays may change after."""
+        tables = [write[0] for write in writes]
+        merged = [_merged(write) for write in writes]
+        cuts = [self._cut(keys) for keys, _ in merged]
+        requests = {}
+        for server, places in self._per_server(cuts).items():
+            arrays: list[NDArray[Any]] = []
+            for place in places:
+                keys, grads = merged[place]
+                group = cuts[place][server]
+                # Indexing copies: the van may send from this memory after we return.
+                arrays += [keys[group], grads[group]]
+            requests[server] = (self._clocks([tables[place] for place in places]), arrays)
+        return self._ask(Command.PUSH, Flag.PUSH, requests)
+
+    def _cut(self, keys: Keys) -> dict[int, NDArray[np.int64]]:
+        """Positions of `keys` by the server that owns them; servers without any are left out."""
+        servers = self.office.members(Role.SERVER)
+        order, counts = split(self._slots, keys, len(servers))
+        groups = np.split(order, np.cumsum(counts)[:-1])
+        return {s: group for s, group in zip(servers, groups, strict=True) if group.size}
+
+    @staticmethod
+    def _per_server(cuts: Sequence[dict[int, Any]]) -> dict[int, list[int]]:
+        """Which of the tables (by place in the request) each server has keys of."""
+        wanted: dict[int, list[int]] = {}
+        for place, cut in enumerate(cuts):
+            for server in cut:
+                wanted.setdefault(server, []).append(place)
+        return wanted
+
+    def _clocks(self, tables: Sequence[SparseTable | DenseTable]) -> tuple[Clock, ...]:
+        return tuple((_mine(table).id, self._steps, ()) for table in tables)
+
+    # -- requests -------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        command: Command,
+        flags: Flag,
+        requests: dict[int, tuple[tuple[Clock, ...], list[NDArray[Any]]]],
+        body: Any = None,
+        finish: Finish | None = None,
+    ) -> int:
+        """Send one message per server; returns the request's timestamp."""
+        if self._closed:
+            raise KVError("this worker is closed")
+        timestamp = self._customer.new_request(list(requests), finish)
+        oldest = self._customer.oldest
+        for server, (clocks, arrays) in requests.items():
+            meta = Meta(
+                recipient=server,
+                flags=flags,
+                app=TABLES_APP,
+                timestamp=timestamp,
+                oldest=oldest,
+                piece=1,
+                cmd=command,
+                clocks=clocks,
+                body=body,
+            )
+            self.office.send(Message(meta, arrays))
+        return timestamp
+
+    def ask_all(
+        self,
+        command: Command,
+        tables: Sequence[Table] = (),
+        body: Any = None,
+        finish: Finish | None = None,
+    ) -> Any:
+        """Ask every server the same and wait; the result of `finish` over the answers."""
+        clocks = self._clocks(tables)
+        servers = self.office.members(Role.SERVER)
+        requests = {server: (clocks, list[NDArray[Any]]()) for server in servers}
+        return self._customer.wait(self._ask(command, Flag.NONE, requests, body, finish))
+
+    def ask_owners(
+        self, command: Command, table: Table, keys: Keys, values: Values | None = None
+    ) -> list[Message]:
+        """Ask the owners of `keys`, with the `values` of theirs, and wait; all answers."""
+        requests = {
+            server: (
+                self._clocks([table]),
+                [keys[group]] if values is None else [keys[group], values[group]],
+            )
+            for server, group in self._cut(keys).items()
+        }
+        timestamp = self._ask(command, Flag.PUSH, requests, finish=list)
+        answers: list[Message] = self._customer.wait(timestamp)
+        return answers
+
+    def wait(self, request: Request, timeout: float | None = None) -> None:
+        """Return when every server has answered.
+
+        Raises:
+            KVError: what a server's handler raised, naming table and node.
+            RequestTimeoutError: not all have answered after `timeout` seconds.
+            ClusterStoppedError: the cluster ended.
+        """
+        self._customer.wait(request, timeout)
+
+    # -- keeping step ---------------------------------------------------------------------
+
+    def step(self) -> None:
+        """This worker's step is over; raises the error of a push that nobody has waited for."""
+        self._customer.raise_failed()
+        if self._has_rounds:
+            servers = self.office.members(Role.SERVER)
+            requests: dict[int, tuple[tuple[Clock, ...], list[NDArray[Any]]]] = {
+                server: ((), []) for server in servers
+            }
+            flags = Flag.PUSH | Flag.EVERYWHERE
+            self._ask(Command.STEP, flags, requests, {"clock": self._steps})
+        self._steps += 1
+
+    def barrier(self, name: str = "") -> None:
+        """Return when all workers have come here and their pushes are answered."""
+        self._customer.wait_all()
+        self.office.barrier(Group.WORKERS, name)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Collect a value of each worker at rank 0; see `kv.protocols.Worker.gather`."""
+        return self._gatherer.gather(value)
+
+    def close(self, failure: str | None = None) -> None:
+        """Wait for what is under way, then say goodbye.
+
+        Args:
+            failure: why this worker ends early; nothing is waited for then.
+        """
+        if self._closed:
+            return
+        try:
+            if failure is None and not self.office.is_stopped:
+                self._customer.wait_all()
+                self.ask_all(Command.FINISH)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._closed = True
+            self.office.finalize(failure)
+            if self.on_close is not None:
+                self.on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if error is None else f"{type(error).__name__}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<RemoteWorker {self.office!r} step={self._steps}>"
+
+
+class Table:
+    """What remote sparse and dense tables share."""
+
+    def __init__(self, worker: RemoteWorker, spec: TableSpec) -> None:
+        self.worker, self.spec = worker, spec
+        self.id = table_id(spec.name)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def _count(self, answers: Sequence[Message]) -> int:
+        return sum(int(answer.meta.body["count"]) for answer in answers)
+
+
+class RemoteSparseTable(Table):
+    """See `kv.protocols.SparseTable`."""
+
+    @property
+    def dim(self) -> int:
+        return self.spec.dim
+
+    def pull(self, keys: ArrayLike, *, create: bool = True) -> Values:
+        """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
+
+        Raises:
+            KeyListError: no list of integers from 0 to 2^64 - 1.
+            MissingKeyError: a key has no row and the table says missing=error.
+        """
+        return self.worker.pull_many([(self, keys)], create=create)[0]
+
+    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
+        """Give gradients, float32 (len(keys), dim); those of equal keys are added."""
+        return self.worker.push_many([(self, keys, grads)])
+
+    def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
+        """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
+        keylist = prepare(keys, self.name)
+        shape = (keylist.size, self.dim)
+        last = keylist.last_of_each(as_values(values, shape, self.name, "values"))
+        self.worker.ask_owners(Command.ASSIGN, self, keylist.unique, last)
+
+    def delete(self, keys: ArrayLike) -> int:
+        """Forget rows; returns how many there were."""
+        unique = prepare(keys, self.name).unique
+        return self._count(self.worker.ask_owners(Command.DELETE, self, unique))
+
+    def items(self) -> Iterator[tuple[Keys, Values]]:
+        """All rows in batches of (keys, values); keys rise within a batch."""
+        start = {server: 0 for server in self.worker.office.members(Role.SERVER)}
+        while start:
+            for server in list(start):
+                keys, values, go_on = self._scan(server, start[server])
+                if go_on < 0:
+                    del start[server]
+                else:
+                    start[server] = go_on
+                if keys.size:
+                    yield keys, values
+
+    def _scan(self, server: int, start: int) -> tuple[Keys, Values, int]:
+        worker = self.worker
+        body = {"start": start, "count": _SCAN_ROWS}
+        clocks = worker._clocks([self])
+        request = worker._ask(Command.SCAN, Flag.NONE, {server: (clocks, [])}, body, list)
+        (answer,) = worker._customer.wait(request)
+        keys, values = answer.arrays
+        return keys, values, int(answer.meta.body["next"])
+
+    def __len__(self) -> int:
+        return int(self.worker.ask_all(Command.SIZE, [self], finish=self._count))
+
+    def __repr__(self) -> str:
+        return f"<RemoteSparseTable {self.name} dim={self.dim}>"
+
+
+class RemoteDenseTable(Table):
+    """See `kv.protocols.DenseTable`."""
+
+    def __init__(self, worker: RemoteWorker, spec: TableSpec) -> None:
+        super().__init__(worker, spec)
+        self.layout = dense_keys(spec)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    def pull(self) -> Values:
+        """The array, a copy."""
+        return self.worker.pull_many([self])[0]
+
+    def push(self, grad: ArrayLike) -> Request:
+        """Give the gradient of the whole array."""
+        return self.worker.push_many([(self, grad)])
+
+    def assign(self, value: ArrayLike) -> None:
+        """Set the array outright, optimiser state reset."""
+        blocks = self.layout.pack(as_values(value, self.shape, self.name, "the value"))
+        self.worker.ask_owners(Command.ASSIGN, self, self.layout.keys, blocks)
+
+    def __repr__(self) -> str:
+        return f"<RemoteDenseTable {self.name} shape={self.shape}>"
+
+
+def _mine(table: SparseTable | DenseTable) -> Table:
+    if not isinstance(table, Table):
+        raise KVError(f"{table!r} is not a table of this cluster")
+    return table
+
+
+def _spec(table: SparseTable | DenseTable) -> TableSpec:
+    return _mine(table).spec
+
+
+def _keys_of(read: Read) -> KeyList:
+    if isinstance(read, tuple):
+        table, keys = read
+        return prepare(keys, table.name)
+    if not isinstance(read, RemoteDenseTable):
+        raise KVError(f"{read!r} is read with keys: (table, keys)")
+    return KeyList(read.layout.keys, None)
+
+
+def _answer_of(table: SparseTable | DenseTable, keylist: KeyList, values: Values) -> Values:
+    if isinstance(table, RemoteDenseTable):
+        return table.layout.unpack(values)
+    return keylist.expand(values)
+
+
+def _merged(write: Write) -> tuple[Keys, Values]:
+    """Strictly increasing keys and their summed gradients."""
+    table = write[0]
+    if isinstance(table, RemoteDenseTable):
+        grad = as_values(write[1], table.shape, table.name)
+        return table.layout.keys, table.layout.pack(grad)
+    if not isinstance(table, RemoteSparseTable) or len(write) != 3:
+        raise KVError(f"a write is (table, keys, gradients) or (dense table, gradient): {write!r}")
+    keylist = prepare(write[1], table.name)
+    grads = as_values(write[2], (keylist.size, table.dim), table.name)
+    return keylist.unique, keylist.merge_grads(grads)

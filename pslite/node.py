@@ -1,0 +1,110 @@
+"""Running one node of a cluster in this process: scheduler or server.
+
+The scheduler prints `pslite: scheduler listening on ADDRESS` as its first line, so that who
+started it on port 0 learns the port.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from postoffice.errors import ClusterStoppedError
+from postoffice.node import Role
+from postoffice.postoffice import ClusterShape, Postoffice
+from pslite.environ import NodeSettings
+from pslite.loader import load_function
+from van.courier import ZmqVan
+from van.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LISTENING = "pslite: scheduler listening on "
+
+
+def set_up_logging(settings: NodeSettings) -> None:
+    """Log to stderr: warnings, with verbosity 1 connections, with 2 every message."""
+    level = {0: logging.WARNING, 1: logging.INFO}.get(settings.verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if settings.verbose:  # else the program's own settings count, if it has any
+        for package in ("van", "postoffice", "kv", "pslite"):
+            logging.getLogger(package).setLevel(level)
+
+
+def shape_of(settings: NodeSettings) -> ClusterShape:
+    """The cluster's shape as the postoffice wants it."""
+    cluster = settings.job.cluster
+    return ClusterShape(
+        servers=cluster.servers,
+        workers=cluster.workers,
+        dispatchers=cluster.dispatchers,
+        scheduler=settings.scheduler,
+        start_timeout=cluster.start_timeout,
+    )
+
+
+def make_office(settings: NodeSettings) -> Postoffice:
+    """This process' node, not yet started."""
+    # A worker's thread computes most of the time, so another must see to its messages meanwhile.
+    van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
+    cluster = settings.job.cluster
+    host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
+    return Postoffice(
+        settings.role,
+        van,
+        shape_of(settings),
+        bind=f"{cluster.transport}://{host}:0",
+        rank=settings.rank,
+    )
+
+
+def run_node(settings: NodeSettings) -> None:
+    """Serve as the scheduler or as a server until the cluster ends.
+
+    Raises:
+        ConfigError: `[server] app` cannot be loaded, or a role that does not serve.
+        ClusterStartError, RegistrationError, AddressError: the cluster does not come together.
+        ClusterStoppedError: a node failed; the text says which.
+    """
+    set_up_logging(settings)
+    if settings.role is Role.SCHEDULER:
+        _run_scheduler(settings)
+    elif settings.role is Role.SERVER:
+        _run_server(settings)
+    else:
+        raise ConfigError(
+            f"a {settings.role} is no node that serves; a worker runs its own program, "
+            f"which calls pslite.connect()",
+            key="DMLC_ROLE",
+        )
+
+
+def _run_scheduler(settings: NodeSettings) -> None:
+    office = make_office(settings)
+    try:
+        print(f"{LISTENING}{office.listen()}", flush=True)
+        office.start()
+        office.serve()
+    finally:
+        office.finalize()
+
+
+def _run_server(settings: NodeSettings) -> None:
+    from kv.table_server import TableServer  # numba: the scheduler does without
+
+    job = settings.job
+    office = make_office(settings)
+    failure: str | None = None
+    try:
+        TableServer(office, job.param_sync.mode, job.run.seed)
+        if job.server.app:
+            load_function(job.server.app, section="server", key="app")(office)
+        office.start()
+        office.serve()
+    except ClusterStoppedError as error:
+        log.info("%s ends: %s", office.name, error)
+        raise SystemExit(1) from None  # who failed has said so
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        office.finalize(failure)
