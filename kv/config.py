@@ -30,6 +30,4 @@ class ServerConfig:
 class ParamSyncConfig:
     """How pushes of several workers come together, the ini section `[param_sync]`."""
 
-    mode: Literal["async", "sync"] = (
-        "async"  # async: at once; sync: one step a round of all workers
-    )
+    mode: Literal["async", "sync"] = "async"  # a push counts at once, or with all of its round

@@ -101,17 +101,17 @@ def read_job(
     sections: Sections = {} if path is None else read_ini(Path(path))
     for assignment in overrides:
         override(sections, assignment, origin)
-    return job_from(sections, app_sections)
+    return job_from(sections, app_sections, origin if path is None else str(path))
 
 
 def parse_job(
     text: str, origin: str = "<text>", *, app_sections: Collection[str] = ()
 ) -> JobConfig:
     """The job that ini text describes; errors as in `read_job`."""
-    return job_from(parse_ini(text, origin), app_sections)
+    return job_from(parse_ini(text, origin), app_sections, origin)
 
 
-def job_from(sections: Sections, app_sections: Collection[str] = ()) -> JobConfig:
+def job_from(sections: Sections, app_sections: Collection[str], origin: str) -> JobConfig:
     """The job that parsed sections describe; errors as in `read_job`."""
     own = own_sections()
     run = read_section("run", RunConfig, sections.get("run", {}))
@@ -122,7 +122,7 @@ def job_from(sections: Sections, app_sections: Collection[str] = ()) -> JobConfi
             raise ConfigError(
                 f"unknown section{nearest(name, [*own, *foreign])}"
                 f" (an application's sections are named in [run] app_sections)",
-                file=first.origin if first else None,
+                file=first.origin if first else origin,
                 section=name,
             )
     values = {

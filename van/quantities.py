@@ -6,6 +6,7 @@ settings file which units its text may carry.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -60,7 +61,7 @@ NBytes = Annotated[int, BYTES]
 Seconds = Annotated[float, SECONDS]
 
 # Few digits on purpose: "1e999999999" would otherwise be a whole number to compute for ever.
-_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,2})?|\.\d{1,30})\s*([A-Za-z]*)")
+_QUANTITY = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)")
 
 
 def parse_quantity(text: str, unit: Unit) -> float | int:
@@ -86,6 +87,8 @@ def parse_quantity(text: str, unit: Unit) -> float | int:
             f"unknown unit {symbol!r} in {text!r}; a {unit.name} takes {unit.accepted}"
         )
     if not unit.is_whole:
+        if not math.isfinite(float(value)):
+            raise ValueError(f"{text!r} is no finite {unit.name}")
         return float(value)
     if value != value.to_integral_value():
         raise ValueError(f"{text!r} is not a whole number of bytes")

@@ -1,0 +1,181 @@
+"""When a local job stops: the decisions, without processes."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postoffice.node import Role
+from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, describe_status
+
+SCHEDULER = NodeName(Role.SCHEDULER, 0)
+SERVER = NodeName(Role.SERVER, 0)
+WORKERS = [NodeName(Role.WORKER, 0), NodeName(Role.WORKER, 1)]
+INTERRUPT = Failure(None, -signal.SIGINT, "the launcher got SIGINT")
+
+
+def running() -> Lifecycle:
+    life = Lifecycle(finish_timeout=30.0, grace=3.0)
+    for name in (SCHEDULER, SERVER, *WORKERS):
+        life.started(name)
+    life.all_started(now=0.0)
+    return life
+
+
+def test_a_job_ends_well_when_all_end_with_0() -> None:
+    life = running()
+
+    for name in (*WORKERS, SERVER, SCHEDULER):
+        assert not life.is_over
+        life.exited(name, 0, now=1.0)
+
+    assert life.is_over
+    assert life.failure is None
+
+
+def test_the_rest_goes_on_when_one_worker_is_done() -> None:
+    life = running()
+
+    life.exited(WORKERS[0], 0, now=1.0)
+    life.tick(now=1e9)
+
+    assert life.phase is Phase.RUNNING
+
+
+def test_servers_may_end_before_the_last_worker() -> None:
+    life = running()
+
+    life.exited(SERVER, 0, now=1.0)
+    life.exited(SCHEDULER, 0, now=1.0)
+
+    assert life.phase is Phase.RUNNING
+
+
+def test_workers_done_before_all_was_started_end_the_job_all_the_same() -> None:
+    life = Lifecycle(finish_timeout=30.0, grace=3.0)
+    life.started(SCHEDULER)
+    life.started(WORKERS[0])
+    life.exited(WORKERS[0], 0, now=0.0)
+    assert not life.is_over
+
+    life.all_started(now=0.0)
+
+    assert life.phase is Phase.FINISHING
+
+
+def test_the_first_failure_stops_the_job() -> None:
+    life = running()
+
+    life.exited(WORKERS[1], 3, now=1.0)
+    life.exited(SERVER, -signal.SIGTERM, now=1.1)
+
+    assert life.phase is Phase.STOPPING
+    assert life.failure == Failure(WORKERS[1], 3, "exit code 3")
+    assert life.failure.exit_code == 3
+
+
+def test_who_does_not_heed_sigterm_is_killed_after_the_grace() -> None:
+    life = running()
+    life.exited(WORKERS[1], 3, now=1.0)
+
+    life.tick(now=3.9)
+    assert life.phase is Phase.STOPPING
+    life.tick(now=4.0)
+    assert life.phase is Phase.KILLING
+
+
+def test_servers_that_stay_after_the_last_worker_fail_the_job() -> None:
+    life = running()
+    for name in WORKERS:
+        life.exited(name, 0, now=1.0)
+
+    life.tick(now=30.9)
+    assert life.phase is Phase.FINISHING
+    life.tick(now=31.0)
+
+    assert life.phase is Phase.STOPPING
+    assert life.failure is not None
+    assert "scheduler, server 0" in life.failure.problem
+    assert life.failure.exit_code == 1
+
+
+def test_a_server_that_fails_at_the_very_end_fails_the_job() -> None:
+    life = running()
+    for name in WORKERS:
+        life.exited(name, 0, now=1.0)
+
+    life.exited(SERVER, 1, now=2.0)
+
+    assert life.failure == Failure(SERVER, 1, "exit code 1")
+
+
+def test_a_signal_to_the_launcher_stops_the_job_and_a_second_one_kills() -> None:
+    life = running()
+
+    life.fail(INTERRUPT, now=1.0)
+    assert life.phase is Phase.STOPPING
+    life.fail(INTERRUPT, now=1.5)
+
+    assert life.phase is Phase.KILLING
+    assert life.failure is not None
+    assert life.failure.exit_code == 130
+
+
+def test_a_failure_while_starting_stops_the_job() -> None:
+    life = Lifecycle(finish_timeout=30.0, grace=3.0)
+    life.started(SCHEDULER)
+
+    life.exited(SCHEDULER, 2, now=0.0)
+    life.all_started(now=0.0)
+
+    assert life.is_over
+    assert life.failure == Failure(SCHEDULER, 2, "exit code 2")
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (2, "exit code 2"),
+        (-11, "killed by SIGSEGV"),
+        (-9, "killed by SIGKILL (is memory short?)"),
+        (-63, "killed by signal 63"),
+    ],
+)
+def test_a_status_is_told_in_words(status: int, text: str) -> None:
+    assert describe_status(status) == text
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from([SCHEDULER, SERVER, *WORKERS]), st.sampled_from([0, 0, 0, 1, -9])
+        ),
+        st.just("signal"),
+        st.floats(0, 40).map(lambda seconds: ("wait", seconds)),
+    ),
+    max_size=12,
+)
+
+
+@given(events)
+def test_whatever_happens_phases_only_go_forward_and_the_first_failure_stays(
+    history: list[object],
+) -> None:
+    life, now = running(), 0.0
+    for event in history:
+        before, failure = life.phase.value, life.failure
+        if event == "signal":
+            life.fail(INTERRUPT, now)
+        elif isinstance(event, tuple) and event[0] == "wait":
+            now += event[1]
+            life.tick(now)
+        elif isinstance(event, tuple) and event[0] in life.alive:
+            life.exited(event[0], event[1], now)
+
+        assert life.phase.value >= before
+        assert failure is None or life.failure == failure
+        assert life.is_stopping == (life.failure is not None)
+        assert life.is_over == (not life.alive)
