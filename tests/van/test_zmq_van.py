@@ -285,7 +285,7 @@ def test_vans_of_one_process_reach_each_other_by_inproc(make_van: Callable[..., 
 
 
 def test_a_message_to_nobody_is_counted(make_van: Callable[..., ZmqVan]) -> None:
-    van = make_van()
+    van = make_van(background=False)
     van.bind("tcp://127.0.0.1:0")
 
     van.send(text(1))
