@@ -1,9 +1,9 @@
 """How a program gets its worker: `connect` in a cluster's process, `local_cluster` in one's own.
 
-    with pslite.connect() as worker: ...                   # role and addresses: the environment
-    with pslite.connect(local=True) as worker: ...         # a notebook
-    with pslite.local_cluster(servers=2, workers=4) as cluster:
-        cluster.run(train)                                 # train(worker) in a thread each
+with pslite.connect() as worker: ...                   # role and addresses: the environment
+with pslite.connect(local=True) as worker: ...         # a notebook
+with pslite.local_cluster(servers=2, workers=4) as cluster:
+    cluster.run(train)                                 # train(worker) in a thread each
 """
 
 from __future__ import annotations
