@@ -132,9 +132,6 @@ def _refuse_shadows() -> None:
 _refuse_shadows()
 
 if TYPE_CHECKING:
-    from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
-    from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
-    from kv.protocols import DenseTable, SparseTable, Worker
     from kv.errors import (
         KeyValueShapeError,
         KVError,
@@ -146,6 +143,9 @@ if TYPE_CHECKING:
         UnknownTableError,
         UnsortedKeysError,
     )
+    from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
+    from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
+    from kv.protocols import DenseTable, SparseTable, Worker
     from kv.server import KVServer
     from kv.worker import KVWorker
     from postoffice.errors import (

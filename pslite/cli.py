@@ -136,9 +136,15 @@ def node(verbose: int) -> None:
         if verbose:
             settings = replace(settings, verbose=verbose)
 
+        from postoffice.errors import ClusterStoppedError
+        from pslite.lifecycle import CONSEQUENCE
         from pslite.node import run_node
 
-        run_node(settings)
+        try:
+            run_node(settings)
+        except ClusterStoppedError as error:
+            click.echo(f"pslite: {settings} ends: {error}", err=True)
+            sys.exit(CONSEQUENCE)
 
 
 @main.command()

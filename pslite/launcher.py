@@ -14,12 +14,14 @@ import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+import pslite
 from postoffice.config import join_address, split_address
 from postoffice.node import Role
 from pslite import environ, guard
@@ -109,6 +111,15 @@ def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
     return [found, *arguments]
 
 
+def with_pslite(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` in which a Python finds this pslite, also when it runs from a source folder."""
+    home = Path(pslite.__file__).resolve().parent.parent
+    if home in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}:
+        return dict(env)  # installed, and that folder must not come before Python's own
+    path = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return {**env, "PYTHONPATH": os.pathsep.join([*path, str(home)])}
+
+
 def check_size(job: JobConfig) -> None:
     """Refuse more processes than this machine could run in any useful way.
 
@@ -145,7 +156,7 @@ class _LocalJob:
         self._family = Family(self._show, env, options.log_dir)
         self._address: str | None = None
         self._signalled = Phase.STARTING
-        self._last_words: list[str] = []
+        self._tails: dict[NodeName, list[str]] = {}
         self._signals_got: list[int] = []
         self._is_read = True  # somebody reads what the nodes print
 
@@ -179,7 +190,7 @@ class _LocalJob:
         if self._life.is_stopping:
             return
         settings = NodeSettings(role=role, rank=rank, job=job, verbose=self._options.verbose)
-        env = {**environ.child_environ(self._env, settings), "PYTHONUNBUFFERED": "1"}
+        env = with_pslite({**environ.child_environ(self._env, settings), "PYTHONUNBUFFERED": "1"})
         name = NodeName(role, rank)
         self._family.start(name, command, env)
         self._life.started(name)
@@ -213,10 +224,9 @@ class _LocalJob:
             self._life.fail(Failure(None, -signum, problem), now)
         # Of several that ended at once the one killed by a signal is the likeliest cause.
         for child, status in sorted(self._family.reap(now), key=lambda ended: ended[1]):
-            self._life.exited(child.name, status, now)
-            failure = self._life.failure
-            if failure is not None and failure.node == child.name and not self._last_words:
-                self._last_words = child.tail.text()
+            self._tails[child.name] = child.tail.text()
+            is_consequence = any("ClusterStoppedError" in line for line in child.tail.text())
+            self._life.exited(child.name, status, now, is_consequence=is_consequence)
         self._life.tick(now)
         if self._life.phase is not self._signalled and self._life.is_stopping:
             self._signalled = self._life.phase
@@ -256,9 +266,10 @@ class _LocalJob:
             return 0
         who = f"{failure.node}: " if failure.node else ""
         self._say(f"job {self._job.run.name} stopped after {seconds:.1f} s: {who}{failure.problem}")
-        if self._last_words:
+        last_words = self._tails.get(failure.node, []) if failure.node else []
+        if last_words:
             self._say(f"the last lines of {failure.node}:")
-            self._options.err.writelines(f"    {line}\n" for line in self._last_words)
+            self._options.err.writelines(f"    {line}\n" for line in last_words)
         return failure.exit_code
 
     def _say(self, text: str) -> None:

@@ -3,6 +3,9 @@
 All nodes run until the last worker has ended with 0; scheduler and servers then end by
 themselves within `finish_timeout`. The first node that ends otherwise, or a signal to the
 launcher, stops the job: the rest get SIGTERM and, `grace` seconds later, SIGKILL.
+
+When a node fails, the others learn of it and may end sooner than it does. Such a node says so by
+its exit code, `CONSEQUENCE`, and the one that really failed has a while to show itself.
 """
 
 from __future__ import annotations
@@ -13,11 +16,14 @@ from dataclasses import dataclass
 
 from postoffice.node import Role
 
+CONSEQUENCE = 76  # exit code of a node that ends because another one has failed
+
 
 class Phase(enum.Enum):
     STARTING = enum.auto()  # not all nodes have been started
     RUNNING = enum.auto()
     FINISHING = enum.auto()  # the workers are done; scheduler and servers should end
+    SEEKING = enum.auto()  # a node ended because another failed: which one?
     STOPPING = enum.auto()  # SIGTERM was sent
     KILLING = enum.auto()  # SIGKILL was sent
 
@@ -51,14 +57,17 @@ class Lifecycle:
     Args:
         finish_timeout: seconds that scheduler and servers have after the last worker.
         grace: seconds from SIGTERM to SIGKILL.
+        cause_timeout: seconds that a failed node has to end once another has ended because of it.
     """
 
-    def __init__(self, *, finish_timeout: float, grace: float) -> None:
+    def __init__(self, *, finish_timeout: float, grace: float, cause_timeout: float = 5.0) -> None:
         self.phase = Phase.STARTING
         self.failure: Failure | None = None
         self.alive: set[NodeName] = set()
         self.deadline: float | None = None
         self._finish_timeout, self._grace = finish_timeout, grace
+        self._cause_timeout = cause_timeout
+        self._consequence: Failure | None = None
 
     @property
     def is_stopping(self) -> bool:
@@ -77,15 +86,29 @@ class Lifecycle:
             self.phase = Phase.RUNNING
             self._workers_done(now)
 
-    def exited(self, node: NodeName, status: int, now: float) -> None:
-        """A node ended; `status` is negative where a signal ended it, as in `subprocess`."""
+    def exited(
+        self, node: NodeName, status: int, now: float, *, is_consequence: bool = False
+    ) -> None:
+        """A node ended.
+
+        Args:
+            node: which.
+            status: negative where a signal ended it, as in `subprocess`.
+            now: the time in seconds.
+            is_consequence: it is known to have ended because another one failed.
+        """
         self.alive.discard(node)
         if self.is_stopping:
             return
-        if status != 0:
-            self.fail(Failure(node, status, describe_status(status)), now)
+        failure = Failure(node, status, describe_status(status))
+        if status == CONSEQUENCE or (status != 0 and is_consequence):
+            self._seek_cause(failure, now)
+        elif status != 0:
+            self.fail(failure, now)
         elif self.phase is Phase.RUNNING:
             self._workers_done(now)
+        if self.phase is Phase.SEEKING and not self.alive:
+            self._give_up_seeking(now)
 
     def fail(self, failure: Failure, now: float) -> None:
         """Stop the job; the first reason counts. A second signal to the launcher kills at once."""
@@ -104,8 +127,19 @@ class Lifecycle:
             names = ", ".join(sorted(map(str, self.alive)))
             waited = f"{self._finish_timeout:g} s after the last worker had ended"
             self.fail(Failure(None, 1, f"still running {waited}: {names}"), now)
+        elif self.phase is Phase.SEEKING:
+            self._give_up_seeking(now)
         elif self.phase is Phase.STOPPING:
             self.phase = Phase.KILLING
+
+    def _seek_cause(self, consequence: Failure, now: float) -> None:
+        if self._consequence is None:
+            self._consequence = consequence
+            self.phase, self.deadline = Phase.SEEKING, now + self._cause_timeout
+
+    def _give_up_seeking(self, now: float) -> None:
+        assert self._consequence is not None
+        self.fail(self._consequence, now)
 
     def _workers_done(self, now: float) -> None:
         if not any(node.role is Role.WORKER for node in self.alive):
@@ -118,6 +152,8 @@ def describe_status(status: int) -> str:
     >>> describe_status(3), describe_status(-9)
     ('exit code 3', 'killed by SIGKILL (is memory short?)')
     """
+    if status == CONSEQUENCE:
+        return "ended because another node had failed"
     if status >= 0:
         return f"exit code {status}"
     try:

@@ -12,6 +12,7 @@ from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
+from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
 from van.courier import ZmqVan
 from van.errors import ConfigError
@@ -102,7 +103,7 @@ def _run_server(settings: NodeSettings) -> None:
         office.serve()
     except ClusterStoppedError as error:
         log.info("%s ends: %s", office.name, error)
-        raise SystemExit(1) from None  # who failed has said so
+        raise SystemExit(CONSEQUENCE) from None  # who failed has said so
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
         raise

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postoffice.node import Role
-from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, describe_status
+from pslite.lifecycle import CONSEQUENCE, Failure, Lifecycle, NodeName, Phase, describe_status
 
 SCHEDULER = NodeName(Role.SCHEDULER, 0)
 SERVER = NodeName(Role.SERVER, 0)
@@ -124,6 +124,39 @@ def test_a_signal_to_the_launcher_stops_the_job_and_a_second_one_kills() -> None
     assert life.failure.exit_code == 130
 
 
+def test_a_node_that_ended_because_of_another_does_not_take_the_blame() -> None:
+    life = running()
+
+    life.exited(SCHEDULER, CONSEQUENCE, now=1.0)
+    assert life.phase is Phase.SEEKING
+    life.exited(WORKERS[0], 1, now=1.2, is_consequence=True)
+    life.exited(WORKERS[1], 3, now=1.4)
+
+    assert life.failure == Failure(WORKERS[1], 3, "exit code 3")
+
+
+def test_a_cause_that_does_not_show_itself_is_not_waited_for_for_ever() -> None:
+    life = running()
+
+    life.exited(SCHEDULER, CONSEQUENCE, now=1.0)
+    life.tick(now=5.9)
+    assert not life.is_stopping
+    life.tick(now=6.0)
+
+    assert life.failure is not None
+    assert life.failure.node == SCHEDULER
+
+
+def test_only_consequences_are_a_failure_too() -> None:
+    life = running()
+
+    for name in list(life.alive):
+        life.exited(name, CONSEQUENCE, now=1.0)
+
+    assert life.is_over
+    assert life.failure is not None
+
+
 def test_a_failure_while_starting_stops_the_job() -> None:
     life = Lifecycle(finish_timeout=30.0, grace=3.0)
     life.started(SCHEDULER)
@@ -151,7 +184,8 @@ def test_a_status_is_told_in_words(status: int, text: str) -> None:
 events = st.lists(
     st.one_of(
         st.tuples(
-            st.sampled_from([SCHEDULER, SERVER, *WORKERS]), st.sampled_from([0, 0, 0, 1, -9])
+            st.sampled_from([SCHEDULER, SERVER, *WORKERS]),
+            st.sampled_from([0, 0, 0, 1, -9, CONSEQUENCE]),
         ),
         st.just("signal"),
         st.floats(0, 40).map(lambda seconds: ("wait", seconds)),
