@@ -44,9 +44,8 @@ def block_of(
     for feature, ((name, _), (values, offsets)) in enumerate(zip(sparse, flat, strict=True)):
         longest = kernels.count_known(values, offsets, lengths, feature)
         if longest > MOST_VALUES:
-            raise DataError(
-                file, f"feature {name} has {longest} values in one row; the most is 65535"
-            )
+            problem = f"feature {name} has {longest} values in one row; the most is {MOST_VALUES}"
+            raise DataError(file, problem)
     starts = starts_of(lengths.sum(axis=1, dtype=np.int64))
     keys = np.empty(starts[-1], np.uint64)
     cursor = starts[:-1].copy()

@@ -113,12 +113,10 @@ def read_value(text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
     allowed: Sequence[str] = metadata.get("one_of", ())
     if allowed and value not in allowed:
         raise ValueError(f"{text!r} is not allowed{suggestion(text, allowed)}")
-    for bound, is_fine in (
-        ("at_least", lambda low: value >= low),
-        ("above", lambda low: value > low),
-    ):
-        if bound in metadata and not is_fine(metadata[bound]):
-            raise ValueError(f"{text} must be {bound.replace('_', ' ')} {metadata[bound]}")
+    if "at_least" in metadata and not value >= metadata["at_least"]:
+        raise ValueError(f"{text} must be at least {metadata['at_least']}")
+    if "above" in metadata and not value > metadata["above"]:
+        raise ValueError(f"{text} must be above {metadata['above']}")
     return value
 
 

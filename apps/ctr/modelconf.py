@@ -8,7 +8,7 @@ and stand below with their defaults.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,14 @@ class ModelConfig:
         plain = dataclasses.asdict(self)
         plain["net"]["layers"] = ",".join(map(str, self.net.layers))
         return plain
+
+
+def plain_sections(values: Mapping[str, Mapping[str, Any]]) -> Sections:
+    """What `ModelConfig.as_dict` gave, as the text of an ini file."""
+    return {
+        section: {key: str(value) for key, value in keys.items() if value is not None}
+        for section, keys in values.items()
+    }
 
 
 SECTIONS: dict[str, type] = {

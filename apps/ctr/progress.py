@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,9 @@ class Progress:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._interval, self._say, self._now = interval, say, now
-        self._log: TextIO | None = None if log is None else open(log, "w", encoding="utf-8")
+        self._log = log
+        if log is not None:
+            log.write_text("", encoding="utf-8")
         self._bar = tqdm(total=total, unit=" rows", disable=not sys.stderr.isatty(), leave=False)
         self._since, self._started = Interval(), now()
         self._rows, self._batches = 0, 0
@@ -104,10 +106,8 @@ class Progress:
 
     def _write(self, record: dict[str, Any]) -> None:
         if self._log is not None:
-            self._log.write(json.dumps(record) + "\n")
-            self._log.flush()
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:
         self._bar.close()
-        if self._log is not None:
-            self._log.close()

@@ -138,7 +138,7 @@ def _text_lines(data: bytes) -> Any:
 
 
 def _widths(text: dict[str, Any]) -> dict[str, int]:
-    """Features in each column: as many as its first cell with text has, none where all are empty."""
+    """Features in each column: as many as its first text has, none where all are empty."""
     widths = {}
     for kind in KINDS:
         filled = text[kind].filter(pc.not_equal(text[kind], ""))

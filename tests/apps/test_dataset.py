@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,9 @@ def test_a_parquet_file_gives_its_rows(tmp_path: Path, generate: Callable[..., A
         values = [[user], made.groups[i].tolist(), [brand], [cate], [hit]]
         known = [[v for v in bag if v] for bag in values]
         assert block.lengths[i].tolist() == [len(bag) for bag in known]
-        assert block.keys[block.starts[i] : block.starts[i + 1]].tolist() == sum(known, [])
+        assert block.keys[block.starts[i] : block.starts[i + 1]].tolist() == [
+            v for bag in known for v in bag
+        ]
 
 
 @pytest.mark.parametrize("blocks", [BLOCKS, {"user": ["user"], "ad": ["ad"]}])
@@ -104,7 +107,7 @@ def test_parts_of_a_batch_make_up_the_batch(tmp_path: Path, generate: Callable[.
     for batch in Dataset(ParquetSource(path, BLOCKS, 6)).batches(16, shuffle=(1, 2)):
         cuts = [0, 0, 3, 3, 8, batch.size, batch.size]
 
-        parts = [batch.rows(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        parts = [batch.rows(a, b) for a, b in itertools.pairwise(cuts)]
 
         assert [len(p) for p in parts] == np.diff(cuts).tolist()
         assert_same_rows(Rows.concatenate(parts), batch.rows())
