@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
+from numpy.typing import ArrayLike, NDArray
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -39,7 +38,7 @@ class SparseTable(Protocol):
         """
 
     def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
-        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are summed."""
+        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are added."""
 
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
@@ -122,9 +121,10 @@ class Worker(Protocol):
         """Return when all workers have come here."""
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Collect one value (msgpack types and NumPy arrays) of each worker, in rank order, at rank 0.
+        """Collect one value of each worker, in rank order, at rank 0.
 
-        Returns the list at rank 0, None elsewhere. All workers must call it.
+        A value is of msgpack types and NumPy arrays. Returns the list at rank 0, None elsewhere;
+        all workers must call it.
         """
 
     def close(self) -> None: ...

@@ -1,12 +1,12 @@
 """Errors about who is in the cluster.
 
-    PsliteError
-    └── PostofficeError
-        ├── ClusterStartError    nodes are missing when the time to start is up
-        ├── RegistrationError    the scheduler refuses a node
-        ├── BarrierError         a barrier cannot be passed
-        ├── RequestTimeoutError  a request has no answer in time
-        └── ClusterStoppedError  the cluster stopped while something was waited for
+PsliteError
+└── PostofficeError
+    ├── ClusterStartError    nodes are missing when the time to start is up
+    ├── RegistrationError    the scheduler refuses a node
+    ├── BarrierError         a barrier cannot be passed
+    ├── RequestTimeoutError  a request has no answer in time
+    └── ClusterStoppedError  the cluster stopped while something was waited for
 """
 
 from __future__ import annotations

@@ -31,7 +31,15 @@ OWNERS = {
     "zmq": ["van.*"],
     "msgpack": ["van.*", "postoffice.*", "kv.*"],
     "numba": ["kv.kernels.*", "sample.kernels*", "feature_extract.kernels*", "apps.ctr.kernels*"],
-    "numpy": ["van.*", "postoffice.*", "kv.*", "pslite.*", "sample.*", "feature_extract.*", "apps.*"],
+    "numpy": [
+        "van.*",
+        "postoffice.*",
+        "kv.*",
+        "pslite.*",
+        "sample.*",
+        "feature_extract.*",
+        "apps.*",
+    ],
     "torch": ["apps.*", "pslite.nn"],
     "click": ["pslite.cli*", "sample.cli*", "feature_extract.cli*", "apps.*.cli*"],
     "duckdb": ["sample.*", "feature_extract.*", "apps.*"],
@@ -70,7 +78,9 @@ def problem(module: str, imported: str) -> str | None:
         if target != package and target not in LAYERS[package]:
             return f"{package} is below or beside {target}"
     elif target in OWNERS:
-        if not any(fnmatch.fnmatch(module, p) or fnmatch.fnmatch(module + ".", p) for p in OWNERS[target]):
+        if not any(
+            fnmatch.fnmatch(module, p) or fnmatch.fnmatch(module + ".", p) for p in OWNERS[target]
+        ):
             return f"{target} belongs to {OWNERS[target]}"
     elif target in TEST_ONLY:
         return f"{target} is for tests only"
@@ -79,7 +89,9 @@ def problem(module: str, imported: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("module", "path"), modules(), ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_imports_follow_the_layers(module: str, path: Path) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: import {name}: {why}"
@@ -108,10 +120,16 @@ def test_the_table_refuses_what_it_should(module: str, imported: str) -> None:
 
 @pytest.mark.parametrize("statement", ["import pslite", "import pslite.cli"])
 def test_the_face_is_cheap_to_import(statement: str) -> None:
-    code = f"import sys; {statement}; print(sorted({{'numpy','numba','torch','zmq'}} & set(sys.modules)))"
+    heavy = "{'numpy', 'numba', 'torch', 'zmq'}"
+    code = f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))"
 
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
 
     assert result.stdout.strip() == "[]"

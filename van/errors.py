@@ -40,9 +40,7 @@ class ConfigError(PsliteError):
     ) -> None:
         self.problem, self.file, self.section, self.key = problem, file, section, key
         place = " ".join(
-            part
-            for part in (file or "", f"[{section}]" if section else "", key or "")
-            if part
+            part for part in (file or "", f"[{section}]" if section else "", key or "") if part
         )
         super().__init__(f"{place}: {problem}" if place else problem)
 
@@ -60,6 +58,7 @@ class ProtocolVersionError(CodecError):
 
     def __init__(self, theirs: object, ours: int, sender: object = None) -> None:
         self.theirs, self.ours, self.sender = theirs, ours, sender
+        self.reply_to = ""  # where the peer can be told, if its message says so
         super().__init__(
             f"node {sender} speaks protocol version {theirs}, this node {ours}; "
             f"run the same release of pslite on every node"

@@ -1,0 +1,143 @@
+"""KVServer: answers pushes and pulls of (key, value) pairs with a handler of the user's.
+
+    def handle(meta, pairs, server):
+        ...
+        server.response(meta, KVPairs(pairs.keys, values))
+
+    KVServer(0, office).set_request_handle(handle)     # before office.start()
+
+Source: ps-lite, include/ps/kv_app.h (`KVServer`, `KVServerDefaultHandle`). Here an exception in
+the handler reaches the `wait` of the worker that asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.errors import KVError
+from kv.pairs import KVMeta, KVPairs
+from postoffice.customer import Customer
+from postoffice.postoffice import Postoffice
+from van.message import Flag, Kind, Message, Meta, answer_to
+
+log = logging.getLogger(__name__)
+
+RequestHandle = Callable[[KVMeta, KVPairs, "KVServer"], None]
+
+
+class KVServer:
+    """One application on a server node.
+
+    Args:
+        app: application id, the same as the workers'.
+        office: the node; not yet started, so that no request can come before its handler.
+    """
+
+    def __init__(self, app: int, office: Postoffice) -> None:
+        self.office = office
+        self._handle: RequestHandle | None = None
+        self._open: dict[tuple[int, int, int], Meta] = {}
+        self._customer = Customer(app, 0, office, self._receive)
+
+    def set_request_handle(self, handle: RequestHandle) -> None:
+        """Let `handle(meta, pairs, server)` answer the requests.
+
+        It calls `server.response(meta, pairs)` once for each request, at once or later.
+        """
+        self._handle = handle
+
+    def _receive(self, message: Message) -> None:
+        header = message.meta
+        flags = header.flags
+        meta = KVMeta(
+            cmd=header.cmd,
+            push=bool(flags & Flag.PUSH),
+            pull=bool(flags & Flag.PULL),
+            sender=header.sender,
+            timestamp=header.timestamp,
+            customer=header.customer,
+        )
+        self._open[_place(meta)] = header
+        try:
+            if self._handle is None:
+                raise KVError(f"app {header.app} has no request handle on {self.office.name}")
+            pairs = KVPairs(*message.arrays[:3])
+            pairs.check()
+            self._handle(meta, pairs, self)
+        except Exception as error:
+            log.debug("handler of app %d failed", header.app, exc_info=True)
+            self._fail(meta, error)
+
+    def _fail(self, meta: KVMeta, error: Exception) -> None:
+        header = self._open.pop(_place(meta), None)
+        if header is None:
+            log.exception("a handler failed after its response")
+            return
+        self.office.send(error_answer(header, error))
+
+    def response(self, meta: KVMeta, pairs: KVPairs | None = None) -> None:
+        """Answer a request; with `pairs` where it pulls.
+
+        Raises:
+            KVError: it is answered already.
+            KeyValueShapeError: `pairs` do not fit together.
+        """
+        pairs = pairs or KVPairs()
+        pairs.check()
+        header = self._open.pop(_place(meta), None)
+        if header is None:
+            raise KVError(f"request {meta.timestamp} of node {meta.sender} is answered already")
+        self.office.send(Message(answer_to(header), _arrays(pairs)))
+
+
+class KVServerDefaultHandle:
+    """Adds what is pushed, answers a pull with the sums; a key never pushed reads zero.
+
+    Values may have any length per key, the same in each push.
+    """
+
+    def __init__(self) -> None:
+        self.store: dict[int, NDArray[Any]] = {}
+
+    def __call__(self, meta: KVMeta, pairs: KVPairs, server: KVServer) -> None:
+        if meta.push:
+            self._add(pairs)
+        server.response(meta, self._read(pairs) if meta.pull else None)
+
+    def _add(self, pairs: KVPairs) -> None:
+        parts = np.split(pairs.vals, pairs.ends()[:-1]) if pairs.keys.size else []
+        keys = pairs.keys.tolist()
+        for key, part in zip(keys, parts, strict=True):
+            if key in self.store and self.store[key].shape != part.shape:
+                raise KVError(f"key {key} has {self.store[key].size} values, not {part.size}")
+        for key, part in zip(keys, parts, strict=True):
+            known = self.store.get(key)
+            self.store[key] = part.copy() if known is None else known + part
+
+    def _read(self, pairs: KVPairs) -> KVPairs:
+        widths = {part.size for part in self.store.values()}
+        zero = np.zeros(widths.pop() if len(widths) == 1 else 1, np.float32)
+        found = [self.store.get(key, zero) for key in pairs.keys.tolist()]
+        lens = np.array([part.size for part in found], np.int32)
+        return KVPairs(pairs.keys, np.concatenate(found) if found else zero[:0], lens)
+
+
+def error_answer(header: Meta, error: Exception) -> Message:
+    """The answer that carries a handler's exception to who asked."""
+    return Message(answer_to(header, Kind.ERROR, error=(type(error).__name__, str(error))))
+
+
+def _place(meta: KVMeta) -> tuple[int, int, int]:
+    return meta.sender, meta.customer, meta.timestamp
+
+
+def _arrays(pairs: KVPairs) -> list[NDArray[Any]]:
+    arrays: list[NDArray[Any]] = [pairs.keys, pairs.vals]
+    if pairs.lens is not None:
+        arrays.append(np.asarray(pairs.lens, np.int32))
+    return arrays

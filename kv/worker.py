@@ -1,0 +1,224 @@
+"""KVWorker: pushes and pulls (key, value) pairs, cut by the servers that own the keys.
+
+    worker = KVWorker(app=0, customer=0, office=office)
+    ts = worker.push(keys, vals)
+    worker.wait(ts)
+    out = worker.wait(worker.pull(keys)).vals
+
+Source: ps-lite, include/ps/kv_app.h (`KVWorker`, `Slicer`). Here any callable cuts a request, and
+`wait` returns what was pulled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.errors import KeyValueShapeError
+from kv.pairs import KVPairs, require_increasing
+from kv.placement import SlotMap
+from kv.remote import remote_error
+from kv.routing import split
+from postoffice.customer import Customer
+from postoffice.node import Role
+from postoffice.postoffice import Postoffice
+from van.message import Flag, Message, Meta
+
+Slicer = Callable[[KVPairs, int], Sequence[KVPairs | None]]
+"""Cuts pairs into one part a server (None: nothing for it), given the number of servers.
+
+Each key must be in exactly one part, with its keys increasing there.
+"""
+
+
+def slot_slicer(pairs: KVPairs, num_servers: int) -> list[KVPairs | None]:
+    """Cut by slot, evenly: the same owner as a table's row has."""
+    order, counts = split(SlotMap.even(num_servers), pairs.keys, num_servers)
+    groups = np.split(order, np.cumsum(counts)[:-1])
+    return [pairs.take(group) if group.size else None for group in groups]
+
+
+class KVWorker:
+    """One application's client on a worker node.
+
+    Args:
+        app: application id, the same as the servers'.
+        customer: tells several clients of one app on this node apart.
+        office: the node.
+    """
+
+    def __init__(self, app: int, customer: int, office: Postoffice) -> None:
+        self.office = office
+        self._slicer: Slicer = slot_slicer
+        self._customer = Customer(app, customer, office, raise_remote=remote_error)
+
+    def set_slicer(self, slicer: Slicer) -> None:
+        """Cut requests with `slicer` instead of by slot."""
+        self._slicer = slicer
+
+    def push(
+        self,
+        keys: NDArray[np.uint64],
+        vals: NDArray[Any],
+        lens: NDArray[np.int32] | None = None,
+        cmd: int = 0,
+        callback: Callable[[], None] | None = None,
+        priority: int = 0,
+    ) -> int:
+        """Send values to the servers. The arrays must not change before the request is done.
+
+        Args:
+            keys: uint64, shape (n,), strictly increasing.
+            vals: flat; the values of each key one after the other.
+            lens: int32, shape (n,), values of each key; None: all the same number.
+            cmd: an int32 for the server's handler.
+            callback: called when all servers have answered; must be quick.
+            priority: int32, higher first.
+        Returns:
+            The request's timestamp, for `wait`.
+        Raises:
+            UnsortedKeysError: keys repeat or go down.
+            KeyValueShapeError: keys, vals and lens do not fit together.
+        """
+        pairs = KVPairs(keys, np.asarray(vals), lens)
+        return self._send(pairs, Flag.PUSH, cmd, callback, priority, None, None)
+
+    def pull(
+        self,
+        keys: NDArray[np.uint64],
+        vals: NDArray[Any] | None = None,
+        lens: NDArray[np.int32] | None = None,
+        cmd: int = 0,
+        callback: Callable[[], None] | None = None,
+        priority: int = 0,
+    ) -> int:
+        """Ask for values; `wait` returns them as `KVPairs` in the order of `keys`.
+
+        Args:
+            keys: uint64, shape (n,), strictly increasing.
+            vals: an array that takes the values too, of their number and type; when `callback`
+                runs it is filled.
+            lens: int32, shape (n,), likewise filled.
+            cmd, callback, priority: as for `push`.
+        Raises:
+            UnsortedKeysError: keys repeat or go down.
+        """
+        return self._send(KVPairs(keys), Flag.PULL, cmd, callback, priority, vals, lens)
+
+    def push_pull(
+        self,
+        keys: NDArray[np.uint64],
+        vals: NDArray[Any],
+        outs: NDArray[Any] | None = None,
+        lens: NDArray[np.int32] | None = None,
+        cmd: int = 0,
+        callback: Callable[[], None] | None = None,
+        priority: int = 0,
+    ) -> int:
+        """Push and get the values back in one request; see `push` and `pull`."""
+        pairs = KVPairs(keys, np.asarray(vals), lens)
+        return self._send(pairs, Flag.PUSH | Flag.PULL, cmd, callback, priority, outs, None)
+
+    def _send(
+        self,
+        pairs: KVPairs,
+        flags: Flag,
+        cmd: int,
+        callback: Callable[[], None] | None,
+        priority: int,
+        out: NDArray[Any] | None,
+        out_lens: NDArray[np.int32] | None,
+    ) -> int:
+        pairs.check()
+        require_increasing(pairs.keys)
+        servers = self.office.members(Role.SERVER)
+        parts = self._slicer(pairs, len(servers))
+        if len(parts) != len(servers):
+            raise KeyValueShapeError(
+                f"the slicer made {len(parts)} parts for {len(servers)} servers"
+            )
+        asked = [(s, part) for s, part in zip(servers, parts, strict=True) if part is not None]
+
+        def finish(answers: list[Message]) -> KVPairs | None:
+            if not flags & Flag.PULL:
+                return None
+            merged = _merge(pairs.keys, answers)
+            _fill(out, merged.vals, "vals")
+            _fill(out_lens, merged.lens, "lens")
+            return merged
+
+        is_pull = bool(flags & Flag.PULL)
+        timestamp = self._customer.new_request(
+            [server for server, _ in asked], finish if is_pull else None, callback
+        )
+        oldest = self._customer.oldest
+        for server, part in asked:
+            arrays: list[NDArray[Any]] = [part.keys, part.vals]
+            if part.lens is not None:
+                arrays.append(np.asarray(part.lens, np.int32))
+            meta = Meta(
+                recipient=server,
+                flags=flags,
+                app=self._customer.app,
+                customer=self._customer.customer,
+                timestamp=timestamp,
+                oldest=oldest,
+                piece=1,
+                cmd=cmd,
+                priority=priority,
+            )
+            self.office.send(Message(meta, arrays))
+        return timestamp
+
+    def wait(self, timestamp: int, timeout: float | None = None) -> KVPairs | None:
+        """Return when the request is done: what it pulled, or None for a push.
+
+        Raises:
+            RemoteError: a server's handler raised; the text says which and what.
+            RequestTimeoutError: not done after `timeout` seconds.
+        """
+        result: KVPairs | None = self._customer.wait(timestamp, timeout)
+        return result
+
+    def num_response(self, timestamp: int) -> int:
+        """How many servers have answered."""
+        return self._customer.num_response(timestamp)
+
+
+def _merge(keys: NDArray[np.uint64], answers: list[Message]) -> KVPairs:
+    """The servers' answers as one list in the order of `keys`."""
+    parts = [KVPairs(*answer.arrays[:3]) for answer in answers]
+    for part in parts:
+        part.check()
+    parts = [part for part in parts if part.keys.size]
+    if not parts:
+        return KVPairs(keys[:0])
+    has_lens = any(part.lens is not None for part in parts)
+    joined = KVPairs(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.vals for part in parts]),
+        np.concatenate([_lens(part) for part in parts]) if has_lens else None,
+    )
+    joined.check()
+    if len(parts) == 1 and np.array_equal(joined.keys, keys):
+        return joined
+    return joined.take(np.argsort(joined.keys, kind="stable"))
+
+
+def _lens(part: KVPairs) -> NDArray[np.int32]:
+    if part.lens is not None:
+        return part.lens
+    return np.full(part.keys.size, part.vals.size // part.keys.size, np.int32)
+
+
+def _fill(target: NDArray[Any] | None, values: NDArray[Any] | None, name: str) -> None:
+    if target is None or values is None:
+        return
+    if target.shape != values.shape:
+        raise KeyValueShapeError(
+            f"{name} has room for {target.shape}, but {values.shape} were pulled"
+        )
+    target[...] = values

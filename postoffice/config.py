@@ -1,0 +1,87 @@
+"""Settings of the cluster: how many nodes of each role, and where they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from van.errors import ConfigError
+from van.quantities import Seconds
+
+MAX_SERVERS = 1024  # one slot of the key space each
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """The nodes of one job, the ini section `[cluster]`.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    servers: int = 1  # server processes, 1 to 1024
+    workers: int = 1  # worker processes, at least 1
+    dispatchers: int = 0  # processes between workers and servers; only 0 so far
+    scheduler: str = "127.0.0.1:0"  # where the scheduler listens, HOST:PORT; port 0: any free one
+    host: str = "127.0.0.1"  # where the other nodes listen and are reached
+    transport: Literal["tcp"] = "tcp"  # how messages travel between nodes
+    start_timeout: Seconds = 60.0  # for all nodes to find each other; then the job ends
+    on_worker_failure: str = "stop"  # stop: the first node that fails ends the job
+
+    def __post_init__(self) -> None:
+        split_address(self.scheduler)
+        _check("servers", 1 <= self.servers <= MAX_SERVERS, self.servers, f"1 to {MAX_SERVERS}")
+        _check("workers", self.workers >= 1, self.workers, "1 or more")
+        _check("host", bool(self.host), self.host, "a host name or address")
+        _check("start_timeout", self.start_timeout > 0, self.start_timeout, "more than 0s")
+        if self.dispatchers != 0:
+            raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
+        if self.on_worker_failure != "stop":
+            is_later = self.on_worker_failure in ("continue", "restart")
+            why = "not supported yet" if is_later else "unknown"
+            raise _error("on_worker_failure", f"{self.on_worker_failure!r} is {why}; use stop")
+
+    @property
+    def scheduler_host(self) -> str:
+        return split_address(self.scheduler)[0]
+
+    @property
+    def scheduler_port(self) -> int:
+        return split_address(self.scheduler)[1]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPV6]:PORT`.
+
+    >>> split_address("127.0.0.1:9091"), split_address("[::1]:0")
+    (('127.0.0.1', 9091), ('::1', 0))
+
+    Raises:
+        ConfigError: not of that form, or the port is not 0 to 65535.
+    """
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise _error("scheduler", f"{address!r}: write an IPv6 address as [ADDRESS]:PORT")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise _error("scheduler", f"expected HOST:PORT with a port of 0 to 65535, got {address!r}")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """`HOST:PORT`, with brackets around an IPv6 address.
+
+    >>> join_address("::1", 9091)
+    '[::1]:9091'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check(key: str, is_right: bool, value: object, expected: str) -> None:
+    if not is_right:
+        raise _error(key, f"expected {expected}, got {value}")
+
+
+def _error(key: str, problem: str) -> ConfigError:
+    return ConfigError(problem, section="cluster", key=key)

@@ -1,0 +1,420 @@
+"""A node of the cluster: knows who it is and who is there, and passes messages to its customers.
+
+    office = Postoffice(Role.WORKER, van, cluster)
+    Customer(app, customer, office, handler)      # before start: a started node must be able to
+    office.start()                                # answer
+    ...
+    office.finalize()
+
+Source: ps-lite, src/postoffice.cc and src/van.cc. There is no singleton, so a process may hold
+several nodes; a server announces itself only when its handlers are set; servers end after the
+last worker's goodbye.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from postoffice.customer import Customer
+from postoffice.errors import (
+    BarrierError,
+    ClusterStartError,
+    ClusterStoppedError,
+    PostofficeError,
+    RegistrationError,
+)
+from postoffice.membership import Membership, Phase
+from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_id, node_name
+from postoffice.scheduler import Reply, SchedulerDesk
+from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
+from van.message import Control, Flag, Kind, Message, Meta, answer_to
+from van.van import Van
+
+log = logging.getLogger(__name__)
+
+_REFUSED_PEER = 1 << 62  # van id of a peer that has none; never in a header
+_REMEMBERED_REASONS = 100
+_LAST_GOODBYES = 3.0  # seconds the scheduler stays for them after a failure
+_EARLY_MESSAGES = 10_000  # kept from peers who know of the cluster before this node does
+_RETRY = 1.0  # seconds between two registrations
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterShape:
+    """How many nodes there are and where the scheduler is."""
+
+    servers: int
+    workers: int
+    scheduler: str  # its address, such as tcp://127.0.0.1:4000
+    dispatchers: int = 0
+    start_timeout: float = 60.0  # seconds until all nodes must have come
+    report_every: float = 10.0  # seconds between two reports of who is missing
+
+
+class Postoffice:
+    """One node.
+
+    Args:
+        role: what this node does.
+        van: moves its messages; bound by `start`.
+        shape: the cluster.
+        bind: address to listen on; the scheduler listens on its own.
+        rank: the rank it would like; None takes any.
+        incarnation: grows from start to start of one node; by default the time in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        van: Van,
+        shape: ClusterShape,
+        *,
+        bind: str = "tcp://127.0.0.1:0",
+        rank: int | None = None,
+        incarnation: int | None = None,
+    ) -> None:
+        self.role, self.van, self.shape = role, van, shape
+        self.nodes: dict[int, Node] = {}
+        self.node_id = SCHEDULER_ID if role is Role.SCHEDULER else 0
+        self.epoch = 0
+        self.incarnation = time.time_ns() if incarnation is None else incarnation
+        self.counts: Counter[str] = Counter()
+        self._bind, self._wanted_rank = bind, rank
+        self._customers: dict[tuple[int, int], Customer] = {}
+        self._servers_of_app: dict[int, Customer] = {}
+        self._barrier_counts: dict[tuple[int, str], int] = {}
+        self._barrier_errors: dict[tuple[int, str], str | None] = {}
+        self._refusal: PsliteError | None = None
+        self._failure: str | None = None
+        self._stopped = False
+        self._goodbye_done = False
+        self._desk: SchedulerDesk | None = None
+        self._early: list[Message] = []
+        van.receiver = self._receive
+        van.on_refused = self._note_other_version
+
+    # -- who is there ---------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This node's rank within its role."""
+        return self.nodes[self.node_id].rank
+
+    @property
+    def name(self) -> str:
+        """Such as `worker 0`."""
+        return node_name(self.node_id) if self.node_id else f"{self.role} (not started)"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the scheduler has ended the cluster."""
+        return self._stopped
+
+    def members(self, role: Role) -> list[int]:
+        """Ids of the nodes of `role`, by rank."""
+        return sorted(node.id for node in self.nodes.values() if node.role is role)
+
+    def add_customer(self, customer: Customer) -> None:
+        """Let `customer` get its messages; called by its constructor."""
+        key = (customer.app, customer.customer)
+        if key in self._customers:
+            raise PostofficeError(
+                f"app {key[0]} customer {key[1]} exists already on {self.name}; "
+                f"give the second one another customer id"
+            )
+        self._customers[key] = customer
+        if customer.handle_request is not None:
+            self._servers_of_app.setdefault(customer.app, customer)
+
+    # -- start and end --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen, register, and return when all nodes have come.
+
+        Raises:
+            ClusterStartError: the scheduler does not answer, or not all come in time.
+            RegistrationError: the scheduler has no room for this node.
+            AddressError: the address to listen on is not to be had.
+        """
+        if self.role is Role.SCHEDULER:
+            self.listen()
+            self._gather()
+        else:
+            self.van.bind(self._bind)
+            self._register()
+
+    def listen(self) -> str:
+        """Scheduler only: bind, so that nodes can register; returns the address."""
+        if self._desk is None:
+            address = self.van.bind(self.shape.scheduler)
+            me = Node(Role.SCHEDULER, 0, address, self.incarnation)
+            self.nodes = {me.id: me}
+            expected = {
+                Role.SERVER: self.shape.servers,
+                Role.WORKER: self.shape.workers,
+                Role.DISPATCHER: self.shape.dispatchers,
+            }
+            self._desk = SchedulerDesk(
+                Membership(expected, me),
+                self.van.now(),
+                self.shape.start_timeout,
+                self.shape.report_every,
+            )
+        return self.van.address
+
+    def _gather(self) -> None:
+        assert self._desk is not None
+        membership = self._desk.membership
+        while membership.phase is Phase.GATHERING:
+            self.van.wait(lambda: membership.phase is not Phase.GATHERING, timeout=_RETRY)
+            problem = self._desk.tick(self.van.now())
+            if problem is not None:
+                self._send_replies(self._desk.refuse_all(problem))
+                raise ClusterStartError(problem)
+
+    def _register(self) -> None:
+        self.van.connect(SCHEDULER_ID, self.shape.scheduler)
+        body = {"role": self.role.value, "rank": self._wanted_rank}
+        # The scheduler gives up first, so that its reason is the one that is shown.
+        deadline = self.van.now() + self.shape.start_timeout + 2 * _RETRY
+        while not self.nodes:
+            meta = Meta(
+                recipient=SCHEDULER_ID,
+                incarnation=self.incarnation,
+                reply_to=self.van.address,
+                control=Control.REGISTER,
+                body=body,
+            )
+            self.van.send(Message(meta))
+            self.van.wait(lambda: bool(self.nodes) or self._refusal is not None, timeout=_RETRY)
+            if self._refusal is not None:
+                raise self._refusal
+            if self.van.now() >= deadline:
+                raise ClusterStartError(
+                    f"the scheduler at {self.shape.scheduler} did not start the cluster within "
+                    f"{self.shape.start_timeout:g} s; is it running, and is its address right?"
+                )
+
+    def finalize(self, failure: str | None = None, timeout: float = 10.0) -> None:
+        """Say goodbye and close. A worker's goodbye waits for nobody else.
+
+        Args:
+            failure: why this node ends early; the scheduler then ends the job.
+            timeout: seconds to wait until the scheduler has taken note.
+        """
+        if self.role is not Role.SCHEDULER and self.nodes and not self._goodbye_done:
+            message = self._control(Control.GOODBYE, {"failure": failure})
+            self.van.send(message)
+            if not self.van.wait(lambda: self._goodbye_done, timeout):
+                log.warning("%s got no answer to its goodbye", self.name)
+        self.van.close()
+
+    def serve(self) -> None:
+        """Servers, dispatchers, scheduler: answer until the cluster ends.
+
+        Raises:
+            ClusterStoppedError: a node failed; the text says which and why.
+        """
+        if self._desk is not None:
+            membership = self._desk.membership
+            self.van.wait(lambda: membership.phase is not Phase.RUNNING or self._stopped)
+            # After a failure some nodes may be past saying goodbye.
+            patience = _LAST_GOODBYES if membership.failure or self._stopped else None
+            self.van.wait(lambda: membership.phase is Phase.STOPPED, patience)
+            self._failure = membership.failure or self._failure
+        else:
+            self.van.wait(lambda: self._stopped)
+        if self._failure is not None:
+            raise ClusterStoppedError(self._failure)
+
+    def stop(self, failure: str | None = None) -> None:
+        """End the cluster from the scheduler, or this node's `serve` anywhere; any thread."""
+        if self._desk is not None:
+            self._send_replies(self._desk.stop_all(failure))
+        self._failure = self._failure or failure
+        self._stopped = True
+
+    # -- waiting --------------------------------------------------------------------------
+
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Move messages until `done()`; False when `timeout` seconds are over.
+
+        Raises:
+            ClusterStoppedError: the cluster ended first.
+        """
+        if self.van.wait(lambda: done() or self._stopped, timeout):
+            if done():
+                return True
+            raise ClusterStoppedError(self._failure or "the cluster has stopped")
+        return False
+
+    def barrier(
+        self, group: Group = Group.WORKERS, name: str = "", timeout: float | None = None
+    ) -> None:
+        """Return when every node of `group` that has not gone has come here.
+
+        Raises:
+            BarrierError: this node is not of the group, or time is up.
+            ClusterStoppedError: the cluster ended.
+        """
+        place = (int(group), name)
+        count = self._barrier_counts.get(place, 0)
+        body = {"group": place[0], "name": name, "count": count}
+        self.van.send(self._control(Control.BARRIER, body))
+        if not self.wait(lambda: self._barrier_counts.get(place, 0) > count, timeout):
+            raise BarrierError(
+                f"barrier {name or '(no name)'} of {group!r}: not everybody came within {timeout} s"
+            )
+        error = self._barrier_errors.pop(place, None)
+        if error is not None:
+            raise BarrierError(error)
+
+    # -- messages -------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Fill in who speaks to whom, and queue.
+
+        Raises:
+            UnreachablePeerError: the recipient is not in the node table.
+        """
+        meta = message.meta
+        peer = self.nodes.get(meta.recipient)
+        if peer is None:
+            raise UnreachablePeerError(meta.recipient, "it is not in the node table")
+        meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
+        meta.recipient_incarnation = peer.incarnation
+        self.van.send(message)
+
+    def _control(self, control: Control, body: object) -> Message:
+        meta = Meta(
+            sender=self.node_id,
+            recipient=SCHEDULER_ID,
+            incarnation=self.incarnation,
+            control=control,
+            epoch=self.epoch,
+            body=body,
+        )
+        return Message(meta)
+
+    def _receive(self, message: Message) -> None:
+        meta = message.meta
+        try:
+            if meta.recipient_incarnation not in (0, self.incarnation):
+                self._drop("misdirected", message)
+            elif meta.control:
+                self._receive_control(message)
+            elif not self.nodes:
+                self._keep_early(message)
+            elif not self._is_known(meta):
+                self._drop("stranger", message)
+            elif not meta.flags & Flag.ANSWER:
+                self._receive_request(message)
+            else:
+                customer = self._customers.get((meta.app, meta.customer))
+                if customer is not None:
+                    customer.take_answer(message)
+        except Exception as error:  # a message must not stop the node that gets it
+            self._drop(f"failed ({type(error).__name__}: {error})", message)
+
+    def _keep_early(self, message: Message) -> None:
+        """Others may have got the node table, and begun to ask, before this node."""
+        if len(self._early) < _EARLY_MESSAGES:
+            self._early.append(message)
+        else:
+            self._drop("too early", message)
+
+    def _is_known(self, meta: Meta) -> bool:
+        node = self.nodes.get(meta.sender)
+        return node is not None and node.incarnation == meta.incarnation
+
+    def _drop(self, why: str, message: Message) -> None:
+        self.counts[why] += 1
+        if self.counts[why] == 1 and len(self.counts) < _REMEMBERED_REASONS:
+            log.warning("%s drops %r: %s", self.name, message, why)
+
+    def _receive_request(self, message: Message) -> None:
+        customer = self._servers_of_app.get(message.meta.app)
+        if customer is not None and customer.handle_request is not None:
+            customer.handle_request(message)
+            return
+        text = f"{self.name} has no app {message.meta.app}"
+        self.send(Message(answer_to(message.meta, Kind.ERROR, error=("PostofficeError", text))))
+
+    def _receive_control(self, message: Message) -> None:
+        meta = message.meta
+        if self._desk is not None:
+            self._send_replies(self._desk.handle(message))
+            self._adopt_table(list(self._desk.membership.nodes.values()), meta.epoch)
+        elif meta.control is Control.NODES:
+            self._join(meta)
+        elif meta.control is Control.REFUSED:
+            if not self.nodes:
+                self._refusal = RegistrationError(str(meta.body["reason"]))
+        elif meta.sender != SCHEDULER_ID:
+            self._drop("stranger", message)
+        elif meta.control is Control.BARRIER_DONE:
+            place = (int(meta.body["group"]), str(meta.body["name"]))
+            self._barrier_errors[place] = meta.body["error"]
+            passed = int(meta.body["passed"])
+            self._barrier_counts[place] = max(passed, self._barrier_counts.get(place, 0))
+        elif meta.control is Control.GOODBYE_DONE:
+            self._goodbye_done = True
+        elif meta.control is Control.STOP:
+            self._failure = meta.body["failure"]
+            self._stopped = True
+
+    def _join(self, meta: Meta) -> None:
+        if self.nodes:
+            return
+        self.node_id, self.epoch = int(meta.body["you"]), meta.epoch
+        table = [Node.unpack(entry) for entry in meta.body["nodes"]]
+        for node in table:
+            if node.id not in (self.node_id, SCHEDULER_ID):
+                self.van.connect(node.id, node.address)
+        self._adopt_table(table, meta.epoch)
+        log.info("%r has joined", self)
+        early, self._early = self._early, []
+        for message in early:
+            self._receive(message)
+
+    def _adopt_table(self, table: list[Node], epoch: int) -> None:
+        self.nodes = {node.id: node for node in table}
+
+    def _send_replies(self, replies: list[Reply]) -> None:
+        for address, message in replies:
+            try:
+                self._send_reply(address, message)
+            except VanError as error:
+                log.warning("%s cannot answer %s: %s", self.name, address, error)
+
+    def _send_reply(self, address: str, message: Message) -> None:
+        peer = message.meta.recipient
+        message.meta.sender, message.meta.incarnation = self.node_id, self.incarnation
+        if peer:
+            if address:
+                self.van.connect(peer, address)
+            self.van.send(message)
+        elif address:  # somebody who will not get an id
+            message.meta.recipient = _REFUSED_PEER
+            self.van.connect(_REFUSED_PEER, address)
+            self.van.send(message)
+            self.van.disconnect(_REFUSED_PEER)
+
+    def _note_other_version(self, error: ProtocolVersionError) -> None:
+        log.warning("%s: %s", self.name, error)
+        if not self.nodes:
+            self._refusal = error
+
+    def __repr__(self) -> str:
+        mark = {Role.SCHEDULER: "H", Role.SERVER: "S", Role.WORKER: "W", Role.DISPATCHER: "D"}
+        pending = sum(c.pending for c in list(self._customers.values()))
+        return f"<{mark[self.role]}[{self.node_id}] {self.van.address} pending={pending}>"
+
+
+def ids_of(role: Role, count: int) -> list[int]:
+    """Ids of the first `count` ranks of `role`."""
+    return [node_id(role, rank) for rank in range(count)]

@@ -1,0 +1,168 @@
+"""pslite: a parameter server for sparse models, modelled on ps-lite.
+
+    with pslite.connect() as worker:
+        emb = worker.sparse_table("user", dim=8, optimizer=pslite.Adagrad(lr=0.05))
+        rows = emb.pull(keys)
+        emb.push(keys, grads)
+
+Names are loaded when first used: `import pslite` alone needs neither NumPy nor Numba nor ZeroMQ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "pslite.session": ("connect", "local_cluster"),
+    "kv.tables": ("SparseTable", "DenseTable"),
+    "kv.worker": ("KVWorker",),
+    "kv.server": ("KVServer",),
+    "kv.optimizers": ("SGD", "Momentum", "Nesterov", "Adagrad", "Adam"),
+    "kv.initializers": ("Zeros", "Constant", "Uniform", "Normal", "Xavier", "He"),
+    "van.errors": (
+        "PsliteError",
+        "ConfigError",
+        "VanError",
+        "CodecError",
+        "ProtocolVersionError",
+        "AddressError",
+        "UnreachablePeerError",
+    ),
+    "postoffice.errors": (
+        "PostofficeError",
+        "ClusterStartError",
+        "RegistrationError",
+        "BarrierError",
+        "RequestTimeoutError",
+        "ClusterStoppedError",
+    ),
+    "kv.errors": (
+        "KVError",
+        "UnsortedKeysError",
+        "KeyValueShapeError",
+        "TableError",
+        "TableConflictError",
+        "UnknownTableError",
+        "MissingKeyError",
+        "NonFiniteError",
+        "RemoteError",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AddressError",
+    "BarrierError",
+    "ClusterStartError",
+    "ClusterStoppedError",
+    "CodecError",
+    "ConfigError",
+    "Constant",
+    "DenseTable",
+    "He",
+    "KVError",
+    "KVServer",
+    "KVWorker",
+    "KeyValueShapeError",
+    "MissingKeyError",
+    "Momentum",
+    "Nesterov",
+    "NonFiniteError",
+    "Normal",
+    "PostofficeError",
+    "ProtocolVersionError",
+    "PsliteError",
+    "RegistrationError",
+    "RemoteError",
+    "RequestTimeoutError",
+    "SparseTable",
+    "TableConflictError",
+    "TableError",
+    "Uniform",
+    "UnknownTableError",
+    "UnreachablePeerError",
+    "UnsortedKeysError",
+    "VanError",
+    "Xavier",
+    "Zeros",
+    "__version__",
+    "connect",
+    "local_cluster",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pslite' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _refuse_shadows() -> None:
+    """Packages with names as short as `kv` are easily hidden by a file of the user's."""
+    ours = Path(__file__).resolve().parent.parent
+    for name in ("van", "postoffice", "kv"):
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ImportError(f"package {name!r} is missing beside pslite in {ours}; reinstall it")
+        places = [*(spec.submodule_search_locations or []), *([spec.origin] if spec.origin else [])]
+        if not any(Path(place).resolve().is_relative_to(ours / name) for place in places):
+            found = spec.origin or ", ".join(places)
+            raise ImportError(
+                f"{found} hides the package {name!r} of pslite (in {ours}); "
+                f"rename it, or start Python from another folder"
+            )
+
+
+_refuse_shadows()
+
+if TYPE_CHECKING:
+    from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
+    from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
+    from kv.tables import DenseTable, SparseTable
+
+    from kv.errors import (
+        KeyValueShapeError,
+        KVError,
+        MissingKeyError,
+        NonFiniteError,
+        RemoteError,
+        TableConflictError,
+        TableError,
+        UnknownTableError,
+        UnsortedKeysError,
+    )
+    from kv.server import KVServer
+    from kv.worker import KVWorker
+    from postoffice.errors import (
+        BarrierError,
+        ClusterStartError,
+        ClusterStoppedError,
+        PostofficeError,
+        RegistrationError,
+        RequestTimeoutError,
+    )
+    from pslite.session import connect, local_cluster
+    from van.errors import (
+        AddressError,
+        CodecError,
+        ConfigError,
+        ProtocolVersionError,
+        PsliteError,
+        UnreachablePeerError,
+        VanError,
+    )

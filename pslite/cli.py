@@ -1,0 +1,168 @@
+"""The command `pslite`. Each subcommand imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from pslite import __version__
+from van.errors import PsliteError
+
+EXIT_ERROR = 2  # also click's own code for wrong usage
+
+INI = click.argument("ini", type=click.Path(path_type=Path))
+SET = click.option(
+    "--set",
+    "overrides",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="Override one setting of the ini file; may be repeated.",
+)
+VERBOSE = click.option(
+    "-v", "--verbose", count=True, help="-v: connections and tracebacks, -vv: every message."
+)
+
+
+@contextlib.contextmanager
+def clear_errors(verbose: int = 0) -> Iterator[None]:
+    """Turn an error of ours into one line on stderr and exit code 2; -v adds the traceback."""
+    try:
+        yield
+    except PsliteError as error:
+        if verbose:
+            traceback.print_exc()
+        click.echo(f"pslite: error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pslite")
+def main() -> None:
+    """A parameter server for sparse models.
+
+    \b
+    Try it on this machine:
+      pslite local conf/local.ini --servers 2 --workers 2 -- python examples/hello_ps.py
+    """
+
+
+@main.command(context_settings={"ignore_unknown_options": False})
+@INI
+@click.option("--servers", type=int, help="Server processes; default: [cluster] servers.")
+@click.option("--workers", type=int, help="Worker processes; default: [cluster] workers.")
+@SET
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also write one file of output for each node into this folder.",
+)
+@click.option(
+    "--run",
+    "run_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write cluster.json into this folder, by which other commands find the job.",
+)
+@VERBOSE
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def local(
+    ini: Path,
+    servers: int | None,
+    workers: int | None,
+    overrides: tuple[str, ...],
+    log_dir: Path | None,
+    run_dir: Path | None,
+    verbose: int,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND as the workers of a cluster of processes on this machine.
+
+    A scheduler and servers are started around it; all output appears here under the names of the
+    nodes. The job ends when all workers have ended, or at the first node that fails, with its
+    exit code. Ctrl-C ends everything. A leading `python` is the Python that runs pslite.
+
+    \b
+    Examples:
+      pslite local conf/local.ini -- python my_worker.py --epochs 3
+      pslite local conf/local.ini --servers 2 --workers 4 --set param_sync.mode=sync \\
+          --log-dir logs -- python my_worker.py
+    """
+    from pslite.config import read_job
+    from pslite.environ import current, verbosity
+    from pslite.launcher import LaunchOptions, run_local
+
+    with clear_errors(verbose):
+        counts = {"servers": servers, "workers": workers}
+        options = [f"cluster.{key}={n}" for key, n in counts.items() if n is not None]
+        job = read_job(ini, overrides)
+        if options:
+            job = read_job(ini, [*overrides, *options], origin="--set, --servers or --workers")
+        code = run_local(
+            job,
+            command,
+            LaunchOptions(
+                log_dir=log_dir, run_dir=run_dir, verbose=verbose or verbosity(current())
+            ),
+        )
+    _exit(code)
+
+
+@main.command()
+@VERBOSE
+def node(verbose: int) -> None:
+    """Run one node of a cluster: a scheduler, a server or a dispatcher.
+
+    Its role and the scheduler's address come from the environment, as with ps-lite; `pslite local`
+    sets them by itself. Programs of workers call pslite.connect().
+
+    \b
+    Example, on three terminals:
+      export DMLC_PS_ROOT_URI=127.0.0.1 DMLC_PS_ROOT_PORT=9091 DMLC_NUM_SERVER=1 DMLC_NUM_WORKER=1
+      DMLC_ROLE=scheduler pslite node
+      DMLC_ROLE=server pslite node
+      DMLC_ROLE=worker python examples/hello_ps.py
+    """
+    from dataclasses import replace
+
+    from pslite.environ import current, from_environ
+
+    with clear_errors(verbose):
+        settings = from_environ(current())
+        if verbose:
+            settings = replace(settings, verbose=verbose)
+
+        from pslite.node import run_node
+
+        run_node(settings)
+
+
+@main.command()
+@INI
+@SET
+@VERBOSE
+def config(ini: Path, overrides: tuple[str, ...], verbose: int) -> None:
+    """Print the settings that INI gives, each with its meaning and default.
+
+    \b
+    Example:
+      pslite config conf/local.ini --set cluster.servers=4
+    """
+    from pslite.config import read_job
+    from pslite.explain import explain
+
+    with clear_errors(verbose):
+        click.echo(explain(read_job(ini, overrides)), nl=False)
+
+
+def _exit(code: int) -> None:
+    """Leave with `code`, quietly even if nobody reads our output any more."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

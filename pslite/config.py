@@ -1,0 +1,199 @@
+"""Ini files to typed settings: the one reader for every section of ours.
+
+Each section is a frozen dataclass beside its owner; `JobConfig` groups them. A file may also hold
+sections of an application, named in `[run] app_sections` or by the program that reads the file;
+they stay text until `JobConfig.section` reads them into the application's own dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kv.config import ParamSyncConfig, ServerConfig
+from postoffice.config import ClusterConfig
+from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
+from pslite.values import format_value, nearest, parse_value
+from van.config import VanConfig
+from van.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The job as a whole, the ini section `[run]`."""
+
+    name: str = "local"  # name of the job in logs and files
+    seed: int = 1  # where all chance of the job begins
+    deterministic: bool = False  # yes: give speed away where that makes runs repeat to the bit
+    app_sections: tuple[str, ...] = ()  # sections of this file that belong to an application
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            problem = f"expected 0 to 2^63-1, got {self.seed}"
+            raise ConfigError(problem, section="run", key="seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """All settings of a job. Each field but `app` is the ini section of its name."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    van: VanConfig = field(default_factory=VanConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
+    app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
+
+    def section(self, name: str, owner: type[T]) -> T:
+        """The application's section `name` as its dataclass `owner`; absent means all defaults.
+
+        Raises:
+            ConfigError: an unknown key or a wrong value.
+        """
+        return read_section(name, owner, self.app.get(name, {}))
+
+    def to_sections(self) -> dict[str, dict[str, str]]:
+        """Every setting as text, the application's sections included.
+
+        Raises:
+            ConfigError: a value that no ini file can hold.
+        """
+        own = {name: section_to_text(name, getattr(self, name)) for name in own_sections()}
+        own["run"]["app_sections"] = ", ".join(dict.fromkeys((*self.run.app_sections, *self.app)))
+        app = {
+            name: {key: entry.text for key, entry in keys.items()}
+            for name, keys in self.app.items()
+        }
+        return {**own, **app}
+
+    def to_ini(self) -> str:
+        """The job as ini text; `parse_job` gives an equal job."""
+        return to_ini(self.to_sections())
+
+    def to_assignments(self) -> str:
+        """The job as lines `section.key=value`, which is how other processes are told."""
+        return to_assignments(self.to_sections())
+
+
+def read_job(
+    path: Path | str | None,
+    overrides: Sequence[str] = (),
+    *,
+    app_sections: Collection[str] = (),
+    origin: str = "--set",
+) -> JobConfig:
+    """The job that an ini file and `section.key=value` overrides describe.
+
+    Args:
+        path: the ini file; None takes the defaults.
+        overrides: later ones win.
+        app_sections: sections that the calling program owns, beside those in `[run] app_sections`.
+        origin: what errors call the overrides.
+    Raises:
+        ConfigError: anything wrong; it names file, section and key.
+    """
+    sections: Sections = {} if path is None else read_ini(Path(path))
+    for assignment in overrides:
+        override(sections, assignment, origin)
+    return job_from(sections, app_sections)
+
+
+def parse_job(
+    text: str, origin: str = "<text>", *, app_sections: Collection[str] = ()
+) -> JobConfig:
+    """The job that ini text describes; errors as in `read_job`."""
+    return job_from(parse_ini(text, origin), app_sections)
+
+
+def job_from(sections: Sections, app_sections: Collection[str] = ()) -> JobConfig:
+    """The job that parsed sections describe; errors as in `read_job`."""
+    own = own_sections()
+    run = read_section("run", RunConfig, sections.get("run", {}))
+    foreign = dict.fromkeys((*run.app_sections, *app_sections))
+    for name, entries in sections.items():
+        if name not in own and name not in foreign:
+            first = next(iter(entries.values()), None)
+            raise ConfigError(
+                f"unknown section{nearest(name, [*own, *foreign])}"
+                f" (an application's sections are named in [run] app_sections)",
+                file=first.origin if first else None,
+                section=name,
+            )
+    values = {
+        name: read_section(name, owner, sections.get(name, {})) for name, owner in own.items()
+    }
+    app = {name: sections[name] for name in foreign if name in sections}
+    return JobConfig(app=app, **values)
+
+
+def read_section(name: str, owner: type[T], entries: Mapping[str, Entry]) -> T:
+    """One section as its dataclass.
+
+    Raises:
+        ConfigError: an unknown key, a text that is no value of the key, or a value out of range.
+    """
+    annotations = field_types(owner)
+    values: dict[str, Any] = {}
+    for key, entry in entries.items():
+        if key not in annotations:
+            problem = (
+                f"unknown key{nearest(key, annotations) or '; known: ' + ', '.join(annotations)}"
+            )
+            raise ConfigError(problem, file=entry.origin, section=name, key=key)
+        try:
+            values[key] = parse_value(entry.text, annotations[key])
+        except ValueError as error:
+            raise ConfigError(str(error), file=entry.origin, section=name, key=key) from None
+    try:
+        return owner(**values)
+    except ConfigError as error:
+        wrong = entries.get(error.key or "")
+        file = wrong.origin if wrong else None
+        raise ConfigError(error.problem, file=file, section=name, key=error.key) from None
+    except TypeError:
+        missing = _missing(owner, values)
+        if not missing:
+            raise
+        origin = next((entry.origin for entry in entries.values()), None)
+        raise ConfigError("must be given", file=origin, section=name, key=missing[0]) from None
+
+
+def section_to_text(name: str, section: Any) -> dict[str, str]:
+    """The keys of a section's dataclass as text.
+
+    Raises:
+        ConfigError: a value that no ini file can hold.
+    """
+    text = {}
+    for key, annotation in field_types(type(section)).items():
+        try:
+            text[key] = format_value(getattr(section, key), annotation)
+        except ValueError as error:
+            raise ConfigError(str(error), section=name, key=key) from None
+    return text
+
+
+def own_sections() -> Mapping[str, type[Any]]:
+    """Our sections by name, each with the dataclass that owns it."""
+    return {name: owner for name, owner in field_types(JobConfig).items() if name != "app"}
+
+
+def field_types(owner: type[Any]) -> Mapping[str, Any]:
+    """The annotations of a dataclass' fields, resolved."""
+    hints = typing.get_type_hints(owner, include_extras=True)
+    return {item.name: hints[item.name] for item in dataclasses.fields(owner) if item.init}
+
+
+def _missing(owner: type[Any], given: Mapping[str, Any]) -> list[str]:
+    absent = dataclasses.MISSING
+    return [
+        item.name
+        for item in dataclasses.fields(owner)
+        if item.default is absent and item.default_factory is absent and item.name not in given
+    ]

@@ -1,0 +1,228 @@
+"""The environment variables: the one module that reads them.
+
+The `DMLC_*` names and `PS_VERBOSE` have ps-lite's meaning. What is unset is as the ini file says,
+which `PSLITE_CONF` names and `PSLITE_SET` overrides.
+
+    DMLC_ROLE                       scheduler, server, worker or dispatcher
+    DMLC_NUM_SERVER, _WORKER, _DISPATCHER     how many of each
+    DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT       where the scheduler listens
+    DMLC_NODE_HOST                  where this node listens; wins over
+    DMLC_INTERFACE                  the network interface whose address it takes
+    PSLITE_VERBOSE, PS_VERBOSE      0, 1: connections, 2: every message; the first wins
+    PSLITE_CONF                     an ini file
+    PSLITE_SET                      lines section.key=value; an indented line continues a value
+    PSLITE_RANK                     the rank this node asks for
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from postoffice.config import ClusterConfig, join_address
+from postoffice.node import Role
+from pslite.config import JobConfig, read_job
+from pslite.ini import split_assignments
+from pslite.interfaces import address_of_interface, address_towards, is_loopback
+from pslite.values import nearest
+from van.errors import ConfigError
+
+OURS = (
+    "DMLC_ROLE",
+    "DMLC_NUM_SERVER",
+    "DMLC_NUM_WORKER",
+    "DMLC_NUM_DISPATCHER",
+    "DMLC_PS_ROOT_URI",
+    "DMLC_PS_ROOT_PORT",
+    "DMLC_NODE_HOST",
+    "DMLC_INTERFACE",
+    "PSLITE_VERBOSE",
+    "PS_VERBOSE",
+    "PSLITE_CONF",
+    "PSLITE_SET",
+    "PSLITE_RANK",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """What one process needs to know to take its place in a cluster."""
+
+    role: Role
+    rank: int | None = None  # the rank it asks for; None: any
+    job: JobConfig
+    verbose: int = 0
+
+    @property
+    def scheduler(self) -> str:
+        """The scheduler's address, `tcp://HOST:PORT`."""
+        return f"{self.job.cluster.transport}://{self.job.cluster.scheduler}"
+
+    def __str__(self) -> str:
+        has_rank = self.rank is not None and self.role is not Role.SCHEDULER
+        return f"{self.role} {self.rank}" if has_rank else str(self.role)
+
+
+def current() -> Mapping[str, str]:
+    """The environment of this process, a copy."""
+    return dict(os.environ)
+
+
+def is_in_cluster(env: Mapping[str, str]) -> bool:
+    """Whether the environment gives this process a role."""
+    return bool(env.get("DMLC_ROLE"))
+
+
+def from_environ(
+    env: Mapping[str, str],
+    *,
+    towards: Callable[[str], str] = address_towards,
+    of_interface: Callable[[str], str] = address_of_interface,
+) -> NodeSettings:
+    """The settings of this process.
+
+    Args:
+        env: the variables, usually `current()`.
+        towards: finds this machine's address on the way to a host.
+        of_interface: finds the address of a network interface.
+    Raises:
+        ConfigError: no role, or a variable or the ini file is wrong.
+    """
+    role = _role(env)
+    job = job_from_environ(env)
+    cluster = job.cluster
+    counts = {
+        "servers": _whole(env, "DMLC_NUM_SERVER"),
+        "workers": _whole(env, "DMLC_NUM_WORKER"),
+        "dispatchers": _whole(env, "DMLC_NUM_DISPATCHER"),
+    }
+    uri, port = env.get("DMLC_PS_ROOT_URI"), _whole(env, "DMLC_PS_ROOT_PORT", 65535)
+    address = join_address(
+        uri or cluster.scheduler_host, cluster.scheduler_port if port is None else port
+    )
+    given = {key: count for key, count in counts.items() if count is not None}
+    cluster = _replace(cluster, {**given, "scheduler": address})
+    if role is not Role.SCHEDULER and cluster.scheduler_port == 0:
+        raise ConfigError(
+            "where is the scheduler? Set DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, or [cluster] "
+            "scheduler = HOST:PORT in the file PSLITE_CONF names",
+            key="DMLC_PS_ROOT_PORT",
+        )
+    cluster = _replace(cluster, {"host": _host(env, cluster, towards, of_interface)})
+    return NodeSettings(
+        role=role,
+        rank=_rank(env, role, cluster),
+        job=replace(job, cluster=cluster),
+        verbose=verbosity(env),
+    )
+
+
+def job_from_environ(env: Mapping[str, str]) -> JobConfig:
+    """The job of `PSLITE_CONF` and `PSLITE_SET`, without the `DMLC_*` variables.
+
+    Raises:
+        ConfigError: the file or an override is wrong.
+    """
+    overrides = split_assignments(env.get("PSLITE_SET", ""))
+    return read_job(env.get("PSLITE_CONF") or None, overrides, origin="PSLITE_SET")
+
+
+def verbosity(env: Mapping[str, str]) -> int:
+    """0, 1 or 2 from `PSLITE_VERBOSE`, else `PS_VERBOSE`, else 0."""
+    name = "PSLITE_VERBOSE" if env.get("PSLITE_VERBOSE") else "PS_VERBOSE"
+    return _whole(env, name) or 0
+
+
+def to_environ(settings: NodeSettings) -> dict[str, str]:
+    """The variables from which `from_environ` gives equal settings.
+
+    Raises:
+        ConfigError: a setting that no text can hold.
+    """
+    cluster = settings.job.cluster
+    env = {
+        "DMLC_ROLE": settings.role.value,
+        "DMLC_NUM_SERVER": str(cluster.servers),
+        "DMLC_NUM_WORKER": str(cluster.workers),
+        "DMLC_NUM_DISPATCHER": str(cluster.dispatchers),
+        "DMLC_PS_ROOT_URI": cluster.scheduler_host,
+        "DMLC_PS_ROOT_PORT": str(cluster.scheduler_port),
+        "DMLC_NODE_HOST": cluster.host,
+        "PSLITE_VERBOSE": str(settings.verbose),
+        "PSLITE_SET": settings.job.to_assignments(),
+    }
+    return env if settings.rank is None else {**env, "PSLITE_RANK": str(settings.rank)}
+
+
+def child_environ(env: Mapping[str, str], settings: NodeSettings) -> dict[str, str]:
+    """`env` for a child process: every variable of ours replaced by those of `settings`."""
+    kept = {name: value for name, value in env.items() if name not in OURS}
+    return {**kept, **to_environ(settings)}
+
+
+def _role(env: Mapping[str, str]) -> Role:
+    name, roles = env.get("DMLC_ROLE", ""), [role.value for role in Role]
+    if not name:
+        raise ConfigError(
+            "DMLC_ROLE is not set, so this process is in no cluster; start it by "
+            "`pslite local conf/local.ini -- python PROGRAM`, or use pslite.connect(local=True)"
+        )
+    if name not in roles:
+        problem = f"expected {', '.join(roles)}, got {name!r}{nearest(name, roles)}"
+        raise ConfigError(problem, key="DMLC_ROLE")
+    return Role(name)
+
+
+def _whole(env: Mapping[str, str], name: str, most: int | None = None) -> int | None:
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or (most is not None and int(text) > most):
+        expected = "a whole number" if most is None else f"0 to {most}"
+        raise ConfigError(f"expected {expected}, got {text!r}", key=name)
+    return int(text)
+
+
+def _rank(env: Mapping[str, str], role: Role, cluster: ClusterConfig) -> int | None:
+    rank = _whole(env, "PSLITE_RANK")
+    ranks = {
+        Role.SCHEDULER: 1,
+        Role.SERVER: cluster.servers,
+        Role.WORKER: cluster.workers,
+        Role.DISPATCHER: cluster.dispatchers,
+    }[role]
+    if rank is not None and rank >= ranks:
+        problem = f"{role} {rank} does not exist; the job has {ranks}, counted from 0"
+        raise ConfigError(problem, key="PSLITE_RANK")
+    return rank
+
+
+def _host(
+    env: Mapping[str, str],
+    cluster: ClusterConfig,
+    towards: Callable[[str], str],
+    of_interface: Callable[[str], str],
+) -> str:
+    if env.get("DMLC_NODE_HOST"):
+        return env["DMLC_NODE_HOST"]
+    if env.get("DMLC_INTERFACE"):
+        return of_interface(env["DMLC_INTERFACE"])
+    if is_loopback(cluster.host) and not is_loopback(cluster.scheduler_host):
+        # A cluster over several machines: nobody else could reach this node on a loopback address.
+        return towards(cluster.scheduler_host)
+    return cluster.host
+
+
+def _replace(cluster: ClusterConfig, changes: dict[str, object]) -> ClusterConfig:
+    variables = {
+        "servers": "DMLC_NUM_SERVER",
+        "workers": "DMLC_NUM_WORKER",
+        "dispatchers": "DMLC_NUM_DISPATCHER",
+        "scheduler": "DMLC_PS_ROOT_URI",
+        "host": "DMLC_NODE_HOST",
+    }
+    try:
+        return replace(cluster, **changes)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(error.problem, key=variables.get(error.key or "")) from None

@@ -1,0 +1,127 @@
+"""When a local job stops, and how it ended: decisions only, no process and no clock.
+
+All nodes run until the last worker has ended with 0; scheduler and servers then end by
+themselves within `finish_timeout`. The first node that ends otherwise, or a signal to the
+launcher, stops the job: the rest get SIGTERM and, `grace` seconds later, SIGKILL.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass
+
+from postoffice.node import Role
+
+
+class Phase(enum.Enum):
+    STARTING = enum.auto()  # not all nodes have been started
+    RUNNING = enum.auto()
+    FINISHING = enum.auto()  # the workers are done; scheduler and servers should end
+    STOPPING = enum.auto()  # SIGTERM was sent
+    KILLING = enum.auto()  # SIGKILL was sent
+
+
+@dataclass(frozen=True)
+class NodeName:
+    role: Role
+    rank: int
+
+    def __str__(self) -> str:
+        return str(self.role) if self.role is Role.SCHEDULER else f"{self.role} {self.rank}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job did not end well: a node and its exit status, or no node and a text."""
+
+    node: NodeName | None
+    status: int
+    problem: str
+
+    @property
+    def exit_code(self) -> int:
+        """The status a shell would show: 128 + n after signal n."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+
+class Lifecycle:
+    """Follows the nodes of one job.
+
+    Args:
+        finish_timeout: seconds that scheduler and servers have after the last worker.
+        grace: seconds from SIGTERM to SIGKILL.
+    """
+
+    def __init__(self, *, finish_timeout: float, grace: float) -> None:
+        self.phase = Phase.STARTING
+        self.failure: Failure | None = None
+        self.alive: set[NodeName] = set()
+        self.deadline: float | None = None
+        self._finish_timeout, self._grace = finish_timeout, grace
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.phase in (Phase.STOPPING, Phase.KILLING)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.alive and self.phase is not Phase.STARTING
+
+    def started(self, node: NodeName) -> None:
+        self.alive.add(node)
+
+    def all_started(self, now: float) -> None:
+        """No more nodes will be started."""
+        if self.phase is Phase.STARTING:
+            self.phase = Phase.RUNNING
+            self._workers_done(now)
+
+    def exited(self, node: NodeName, status: int, now: float) -> None:
+        """A node ended; `status` is negative where a signal ended it, as in `subprocess`."""
+        self.alive.discard(node)
+        if self.is_stopping:
+            return
+        if status != 0:
+            self.fail(Failure(node, status, describe_status(status)), now)
+        elif self.phase is Phase.RUNNING:
+            self._workers_done(now)
+
+    def fail(self, failure: Failure, now: float) -> None:
+        """Stop the job; the first reason counts. A second signal to the launcher kills at once."""
+        if self.phase is Phase.STOPPING:
+            if failure.node is None:
+                self.phase = Phase.KILLING
+        elif self.phase is not Phase.KILLING:
+            self.phase, self.failure = Phase.STOPPING, failure
+            self.deadline = now + self._grace
+
+    def tick(self, now: float) -> None:
+        """Move on if the time of the present phase is up."""
+        if self.deadline is None or now < self.deadline:
+            return
+        if self.phase is Phase.FINISHING:
+            names = ", ".join(sorted(map(str, self.alive)))
+            waited = f"{self._finish_timeout:g} s after the last worker had ended"
+            self.fail(Failure(None, 1, f"still running {waited}: {names}"), now)
+        elif self.phase is Phase.STOPPING:
+            self.phase = Phase.KILLING
+
+    def _workers_done(self, now: float) -> None:
+        if not any(node.role is Role.WORKER for node in self.alive):
+            self.phase, self.deadline = Phase.FINISHING, now + self._finish_timeout
+
+
+def describe_status(status: int) -> str:
+    """What an exit status says.
+
+    >>> describe_status(3), describe_status(-9)
+    ('exit code 3', 'killed by SIGKILL (is memory short?)')
+    """
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"killed by {name}" + (" (is memory short?)" if name == "SIGKILL" else "")

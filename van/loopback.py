@@ -1,0 +1,224 @@
+"""A network inside one process whose every step a seed decides: for tests and for debugging.
+
+Nodes run their programs in threads of which exactly one moves at a time. When all of them wait,
+the network picks by its random generator what happens next: one message of one link is delivered
+(links are first in, first out), or a program whose wait is over goes on. So one seed is one
+order of events, and any order that ZeroMQ could bring can come up. Time is virtual: it moves on
+only when nothing else can happen.
+
+Source: FoundationDB's simulation (Zhou et al., SIGMOD 2021, section 4) in a page of Python.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+
+from van.codec import Buffer, decode, encode
+from van.config import VanConfig
+from van.errors import AddressError, ProtocolVersionError, VanError
+from van.message import Message
+
+
+class DeadlockError(VanError):
+    """Every program waits, no message is under way and no time-out is due."""
+
+
+class _Program:
+    """One node's program: a thread that runs only while it holds the baton."""
+
+    def __init__(self, name: str, run: Callable[[], None], network: LoopbackNetwork) -> None:
+        self.name = name
+        self.ready: Callable[[], bool] = lambda: True
+        self.deadline: float | None = None
+        self.failure: BaseException | None = None
+        self.ended = False
+        self.baton = threading.Event()
+        self._run, self._network = run, network
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def _main(self) -> None:
+        self.baton.wait()
+        self.baton.clear()
+        try:
+            if not self._network.aborted:
+                self._run()
+        except BaseException as error:
+            self.failure = error
+        self.ended = True
+        self._network.baton.set()
+
+    def pause(self) -> None:
+        """Give the baton back and wait until it returns."""
+        self._network.baton.set()
+        self.baton.wait()
+        self.baton.clear()
+        if self._network.aborted:
+            raise DeadlockError("the network was stopped")
+
+
+class LoopbackNetwork:
+    """Holds the messages under way and decides what happens next.
+
+    Args:
+        seed: of the order of events.
+        config: limits of the codec, through which every message goes.
+    """
+
+    def __init__(self, seed: int = 0, config: VanConfig | None = None) -> None:
+        self.config = config or VanConfig()
+        self.now = 0.0
+        self.log: list[str] = []
+        self.baton = threading.Event()
+        self.aborted = False
+        self._random = random.Random(seed)
+        self._links: dict[tuple[str, str], deque[list[Buffer]]] = {}
+        self._vans: dict[str, LoopbackVan] = {}
+        self._programs: list[_Program] = []
+        self._current: _Program | None = None
+
+    def van(self) -> LoopbackVan:
+        """A van on this network."""
+        return LoopbackVan(self)
+
+    def spawn(self, name: str, run: Callable[[], None]) -> None:
+        """Add a program; it starts with `run_all`."""
+        self._programs.append(_Program(name, run, self))
+
+    def run_all(self) -> None:
+        """Run all programs to their ends.
+
+        Raises:
+            DeadlockError: nothing can happen any more; the text says who waits.
+            Whatever a program raised first.
+        """
+        for program in self._programs:
+            program.thread.start()
+        try:
+            while any(not program.ended for program in self._programs):
+                self._step()
+                for program in self._programs:
+                    if program.failure is not None:
+                        raise program.failure
+        finally:
+            self._abort()
+
+    def _step(self) -> None:
+        able = [p for p in self._programs if not p.ended and (p.ready() or self._overdue(p))]
+        links = [link for link, queue in self._links.items() if queue and link[1] in self._vans]
+        choices = len(able) + len(links)
+        if not choices:
+            self._advance_time()
+            return
+        pick = self._random.randrange(choices)
+        if pick < len(able):
+            self._resume(able[pick])
+        else:
+            self._deliver(links[pick - len(able)])
+
+    def _overdue(self, program: _Program) -> bool:
+        return program.deadline is not None and self.now >= program.deadline
+
+    def _advance_time(self) -> None:
+        deadlines = [p.deadline for p in self._programs if not p.ended and p.deadline is not None]
+        if not deadlines:
+            waiting = ", ".join(p.name for p in self._programs if not p.ended)
+            story = "\n".join(self.log[-20:])
+            raise DeadlockError(f"nothing can happen; waiting: {waiting}; last events:\n{story}")
+        self.now = max(self.now, min(deadlines))
+
+    def _resume(self, program: _Program) -> None:
+        self.baton.clear()
+        self._current = program
+        program.baton.set()
+        self.baton.wait()
+        self._current = None
+
+    def _deliver(self, link: tuple[str, str]) -> None:
+        message = decode(self._links[link].popleft(), self.config)
+        self.log.append(f"{self.now:.3f} {link[0]}>{link[1]} {message!r}")
+        van = self._vans[link[1]]
+        van.counts["received"] += 1
+        van.receiver(message)
+
+    def _abort(self) -> None:
+        self.aborted = True
+        for program in self._programs:
+            if not program.ended:
+                program.baton.set()
+        for program in self._programs:
+            program.thread.join(timeout=10)
+
+    def wait(self, done: Callable[[], bool], deadline: float | None) -> bool:
+        """Block the program that calls until `done()` or virtual time `deadline`."""
+        program = self._current
+        if program is None:  # a handler waits, while a message is delivered
+            while not done():
+                self._step()
+            return True
+        program.ready, program.deadline = done, deadline
+        if not done():
+            program.pause()
+        program.ready, program.deadline = (lambda: True), None
+        return done()
+
+    def attach(self, address: str, van: LoopbackVan) -> None:
+        """Make `van` reachable."""
+        if address in self._vans:
+            raise AddressError(address, "is taken")
+        self._vans[address] = van
+
+    def detach(self, address: str) -> None:
+        """Make an address unreachable; what is under way to it is lost."""
+        self._vans.pop(address, None)
+
+    def post(self, source: str, target: str, message: Message) -> None:
+        """Put a message on its way, through the codec as on a real network."""
+        frames = encode(message, self.config)
+        copied: list[Buffer] = [
+            frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
+            for frame in frames
+        ]
+        self._links.setdefault((source, target), deque()).append(copied)
+
+
+class LoopbackVan:
+    """A node's van on a `LoopbackNetwork`. See `van.van.Van`."""
+
+    def __init__(self, network: LoopbackNetwork) -> None:
+        self.receiver: Callable[[Message], None] = lambda message: None
+        self.on_refused: Callable[[ProtocolVersionError], None] = lambda error: None
+        self.counts: Counter[str] = Counter()
+        self.address = ""
+        self._network = network
+        self._peers: dict[int, str] = {}
+
+    def now(self) -> float:
+        return self._network.now
+
+    def bind(self, address: str) -> str:
+        self._network.attach(address, self)
+        self.address = address
+        return address
+
+    def connect(self, node: int, address: str) -> None:
+        self._peers[node] = address
+
+    def disconnect(self, node: int) -> None:
+        self._peers.pop(node, None)
+
+    def send(self, message: Message) -> None:
+        target = self._peers.get(message.meta.recipient)
+        if target is None:
+            self.counts["undeliverable"] += 1
+            return
+        self.counts["sent"] += 1
+        self._network.post(self.address, target, message)
+
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        return self._network.wait(done, None if timeout is None else self.now() + timeout)
+
+    def close(self, linger: float | None = None) -> None:
+        self._network.detach(self.address)

@@ -1,0 +1,108 @@
+"""Sizes and times as people write them: `64KB`, `1MiB`, `100ms`, `5min`.
+
+To a program `Seconds` is a float and `NBytes` an int. The annotation tells whoever reads a
+settings file which units its text may carry.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kind of quantity: its base unit and the larger and smaller ones it may be written in."""
+
+    name: str
+    base: str
+    scales: tuple[tuple[str, Decimal], ...]  # by falling size, the base unit among them
+    is_whole: bool
+
+    @property
+    def accepted(self) -> str:
+        return ", ".join(symbol for symbol, _ in self.scales)
+
+
+BYTES = Unit(
+    "size",
+    "B",
+    (
+        ("TiB", Decimal(1 << 40)),
+        ("TB", Decimal(10**12)),
+        ("GiB", Decimal(1 << 30)),
+        ("GB", Decimal(10**9)),
+        ("MiB", Decimal(1 << 20)),
+        ("MB", Decimal(10**6)),
+        ("KiB", Decimal(1 << 10)),
+        ("KB", Decimal(1000)),
+        ("B", Decimal(1)),
+    ),
+    is_whole=True,
+)
+SECONDS = Unit(
+    "time",
+    "s",
+    (
+        ("d", Decimal(86400)),
+        ("h", Decimal(3600)),
+        ("min", Decimal(60)),
+        ("s", Decimal(1)),
+        ("ms", Decimal("1e-3")),
+        ("us", Decimal("1e-6")),
+    ),
+    is_whole=False,
+)
+
+NBytes = Annotated[int, BYTES]
+Seconds = Annotated[float, SECONDS]
+
+# Few digits on purpose: "1e999999999" would otherwise be a whole number to compute for ever.
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,2})?|\.\d{1,30})\s*([A-Za-z]*)")
+
+
+def parse_quantity(text: str, unit: Unit) -> float | int:
+    """The number of seconds or bytes that `text` says; without a unit it is in the base unit.
+
+    >>> parse_quantity("100ms", SECONDS), parse_quantity("64KB", BYTES)
+    (0.1, 64000)
+
+    Raises:
+        ValueError: no number, an unknown unit, a negative value, or a part of a byte.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        example = "64KB or 1MiB" if unit.is_whole else "2s or 100ms"
+        raise ValueError(f"expected a {unit.name} such as {example}, got {text!r}")
+    number, symbol = Decimal(match[1]), match[2] or unit.base
+    for name, scale in unit.scales:
+        if name.lower() == symbol.lower():
+            value = number * scale
+            break
+    else:
+        raise ValueError(
+            f"unknown unit {symbol!r} in {text!r}; a {unit.name} takes {unit.accepted}"
+        )
+    if not unit.is_whole:
+        return float(value)
+    if value != value.to_integral_value():
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(value)
+
+
+def format_quantity(value: float, unit: Unit) -> str:
+    """The text of `value` in the largest unit that gives a whole number; reads back equal.
+
+    >>> format_quantity(0.1, SECONDS), format_quantity(65536, BYTES), format_quantity(90.5, SECONDS)
+    ('100ms', '64KiB', '90500ms')
+    """
+    exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    for symbol, scale in unit.scales:
+        count = exact / scale
+        if value and count == count.to_integral_value() and 1 <= count < 100_000:
+            text = f"{int(count)}{symbol}"
+            if parse_quantity(text, unit) == value:
+                return text
+    return f"{value!r}{unit.base}"

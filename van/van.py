@@ -1,0 +1,52 @@
+"""What a van is: the one thing that moves messages between this node and its peers.
+
+`van.courier.ZmqVan` is the real one, `van.loopback` the one for tests: same nodes, no sockets,
+an order of delivery that a seed decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from van.errors import ProtocolVersionError
+from van.message import Message
+
+
+class Van(Protocol):
+    """Moves messages. `receiver` is called with each message that arrives, by one thread at a time.
+
+    Attributes:
+        receiver: takes what arrives; it may send, and may itself wait.
+        on_refused: called when a peer of another protocol version is met.
+        counts: messages `received`, `sent`, and dropped by reason.
+    """
+
+    receiver: Callable[[Message], None]
+    on_refused: Callable[[ProtocolVersionError], None]
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def counts(self) -> Counter[str]: ...
+
+    def now(self) -> float:
+        """Seconds on this van's clock."""
+
+    def bind(self, address: str) -> str:
+        """Be reachable; returns the real address. Raises `AddressError`."""
+
+    def connect(self, node: int, address: str) -> None:
+        """Make a peer reachable. Raises `AddressError`."""
+
+    def disconnect(self, node: int) -> None: ...
+
+    def send(self, message: Message) -> None:
+        """Queue for `message.meta.recipient`; never blocks, any thread. Raises `CodecError`."""
+
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Move messages until `done()` or for `timeout` seconds; returns the last `done()`."""
+
+    def close(self, linger: float | None = None) -> None:
+        """Send what is queued, then be unreachable."""
