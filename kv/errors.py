@@ -4,15 +4,25 @@ PsliteError
 └── KVError
     ├── UnsortedKeysError     KVWorker got keys that repeat or go down
     ├── KeyValueShapeError    keys, values and lens do not fit each other
+    ├── SettingError          an optimiser, initialiser or table is set up wrongly
+    ├── RankError             no such worker, or one that has finished
+    ├── StepError             a worker's steps are not said in order
+    ├── WouldWaitError        a call would wait for workers that the same thread drives
     ├── TableError            something about a table
     │   ├── TableConflictError   one name, two definitions
     │   ├── UnknownTableError    no such table on the server
-    │   └── MissingKeyError      a key has no row and the table says missing=error
-    ├── RemoteError           a handler on another node raised
-    └── NonFiniteError        NaN or infinity where a number is needed
+    │   ├── MissingKeyError      a key has no row and the table says missing=error
+    │   ├── KeyListError         a list cannot be read as keys
+    │   ├── ValueShapeError      values or gradients of another shape or type
+    │   ├── NonFiniteError       NaN or infinity where a number is needed
+    │   ├── LatePushError        a push for a round that is closed
+    │   └── ArenaFullError       no room for more rows
+    └── RemoteError           a handler on another node raised
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from van.errors import PsliteError
 
@@ -36,6 +46,39 @@ class KeyValueShapeError(KVError):
     """Keys, values and lens do not fit each other."""
 
 
+class SettingError(KVError):
+    """An optimiser, initialiser or table is set up wrongly.
+
+    Args:
+        what: whose setting it is, such as "optimizer adagrad".
+        problem: what is wrong and what to do.
+    """
+
+    def __init__(self, what: str, problem: str) -> None:
+        self.what, self.problem = what, problem
+        super().__init__(f"{what}: {problem}")
+
+
+class RankError(KVError):
+    """No worker of this rank, or one that has finished."""
+
+
+class StepError(KVError):
+    """A worker's steps are not said in order."""
+
+
+class WouldWaitError(KVError):
+    """A call would wait for workers that the same thread drives, so for ever."""
+
+    def __init__(self, call: str, rank: int, others: Sequence[int]) -> None:
+        self.rank, self.others = rank, list(others)
+        super().__init__(
+            f"{call} by worker {rank} must wait for workers {self.others}, and this thread drives "
+            f"them all: let them come first, or run each worker in a thread of its own and make "
+            f"LocalCluster(threads=True)"
+        )
+
+
 class TableError(KVError):
     """Something about the table `table` went wrong."""
 
@@ -56,8 +99,36 @@ class MissingKeyError(TableError):
     """A key has no row in a table with `missing=error`."""
 
 
+class KeyListError(TableError):
+    """A list cannot be read as keys; `position` is its first wrong element, -1 if all of it is."""
+
+    def __init__(self, table: str, problem: str, position: int = -1) -> None:
+        self.position = position
+        super().__init__(table, problem)
+
+
+class ValueShapeError(TableError):
+    """Values or gradients of another shape or type than the table's."""
+
+
 class NonFiniteError(TableError):
     """NaN or infinity where a number is needed."""
+
+
+class LatePushError(TableError):
+    """A push for a round that is closed; `clock` is the table's, `step` the push's."""
+
+    def __init__(self, table: str, rank: int, step: int, clock: int) -> None:
+        self.rank, self.step, self.clock = rank, step, clock
+        super().__init__(
+            table,
+            f"worker {rank} pushed for step {step}, but it has ended that step "
+            f"(the table's clock is {clock}); push before worker.step()",
+        )
+
+
+class ArenaFullError(TableError):
+    """No room for more rows."""
 
 
 class RemoteError(KVError):

@@ -76,7 +76,8 @@ class Batch:
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Rows `start` to `stop` of the batch."""
         stop = self.size if stop is None else stop
-        parts, before = [], 0
+        parts: list[Rows] = []
+        before = 0
         for piece in self._pieces:
             size = piece.stop - piece.start
             low, high = max(start - before, 0), min(stop - before, size)

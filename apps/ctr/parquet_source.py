@@ -97,7 +97,8 @@ def _schema_of_file(schema: Any, path: str) -> Schema:
     if metadata is None:
         pairs = [(name.partition("/")[0], name) for name in schema.names if "/" in name]
     else:
-        pairs = [(f["kind"], f["column"]) for f in json.loads(metadata)["features"]]
+        features = json.loads(metadata)["features"]
+        pairs = [(f"{f['kind']}_{f['group']}", f["column"]) for f in features]
     found = schema_of(pairs)
     if not any(found.widths().values()):
         raise DataError(path, "has no feature columns such as sparse_user/001_age")

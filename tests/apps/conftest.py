@@ -49,8 +49,9 @@ class Generated:
     def write_parquet(self, path: Path, row_group_size: int | None = None) -> Path:
         columns = self.columns()
         features = [
-            {"column": name, "kind": name.split("/")[0], "multi": name.endswith("hist")}
+            {"column": name, "kind": kind, "group": group}
             for name in columns
+            for kind, _, group in [name.split("/")[0].partition("_")]
         ]
         table = pa.table({"id": self.ids, "label": self.labels, **columns})
         table = table.replace_schema_metadata(

@@ -9,9 +9,9 @@ import torch
 
 from apps.ctr.batch import Blocks
 from apps.ctr.errors import ModelError
+from apps.ctr.modelconf import Layer
 from apps.ctr.models.layers import stack
 from apps.ctr.models.network import BlockShape, Network, linear_initializers
-from apps.ctr.modelconf import Layer
 from kv.initializers import Initializer
 
 
@@ -39,4 +39,5 @@ class DSSM(Network):
     def forward(  # type: ignore[override]
         self, user: torch.Tensor, ad: torch.Tensor
     ) -> torch.Tensor:
-        return (self.user(user) * self.ad(ad)).sum(dim=1)
+        product: torch.Tensor = self.user(user) * self.ad(ad)
+        return product.sum(dim=1)

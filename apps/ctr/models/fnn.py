@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from apps.ctr.modelconf import Layer
 from apps.ctr.models.layers import ClickHead
 from apps.ctr.models.network import BlockShape, Network, linear_initializers
-from apps.ctr.modelconf import Layer
 from kv.initializers import Initializer
 
 

@@ -1,0 +1,16 @@
+"""The parameters: keys, tables, servers that hold them and workers that use them.
+
+What needs no network:
+
+    protocols      what a worker and its tables look like to programs
+    optimizers, initializers, spec     the definition of a table
+    placement, routing    keys -> slots -> servers
+    keylist        any list of keys -> increasing unique keys, and back
+    kernels        loops over keys and rows (Numba)
+    store          rows in memory
+    consistency    when a push is applied and a pull answered
+    engine         all tables of one server
+    local, local_tables   a whole cluster in this process
+
+Importing the package itself loads none of it.
+"""

@@ -1,0 +1,10 @@
+"""When a push is applied and when a pull is answered: one class per mode.
+
+    progress       how far each worker is, shared by all tables
+    base           the contract
+    asynchronous   apply at once, answer at once
+    sync           rounds: all workers' step c, then one update
+    modes          name -> class
+
+Plain objects: no lock, no socket, no clock of the wall.
+"""

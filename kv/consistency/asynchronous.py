@@ -1,0 +1,32 @@
+"""Mode `async`: every push is applied when it comes, every pull answered at once.
+
+Nobody waits; gradients may be stale by whatever the others pushed meanwhile.
+Source: Dean et al., Large Scale Distributed Deep Networks, NIPS 2012 (Downpour SGD).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from kv.consistency.base import Mode, Update
+
+
+class Asynchronous(Mode):
+    """The clock counts the pushes applied, empty ones included."""
+
+    name: ClassVar[str] = "async"
+    holds: ClassVar[bool] = False
+
+    def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
+        self.clock += 1
+        return (update,)
+
+    def may_pull(self, rank: int, step: int) -> bool:
+        return True
+
+    def on_step(self) -> Sequence[Update]:
+        return ()
+
+    def on_finish(self) -> Sequence[Update]:
+        return ()

@@ -1,0 +1,75 @@
+"""How many steps each worker has completed, and who has finished.
+
+All tables of an engine share one, so that a table defined late starts at the right round.
+"""
+
+from __future__ import annotations
+
+from kv.errors import RankError, StepError
+
+
+class Progress:
+    """The workers' step counts.
+
+    Args:
+        num_workers: ranks are 0 to num_workers - 1.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        if num_workers < 1:
+            raise RankError(f"a job has 1 or more workers, not {num_workers}")
+        self.completed = [0] * num_workers
+        self.finished = [False] * num_workers
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.completed)
+
+    def check_rank(self, rank: int) -> None:
+        """Raise RankError unless `rank` is a worker of this job."""
+        if not 0 <= rank < self.num_workers:
+            raise RankError(f"no worker {rank}; this job has 0 to {self.num_workers - 1}")
+
+    def check_active(self, rank: int) -> None:
+        """Raise RankError unless `rank` is a worker that has not finished."""
+        self.check_rank(rank)
+        if self.finished[rank]:
+            raise RankError(f"worker {rank} has finished and can push and step no more")
+
+    def step(self, rank: int, step: int) -> bool:
+        """Worker `rank` has completed step number `step` (0 is its first); False if that is known.
+
+        Raises:
+            RankError: no such worker, or it has finished.
+            StepError: the worker's step before is not complete.
+        """
+        self.check_rank(rank)
+        if step < self.completed[rank]:
+            return False
+        self.check_active(rank)
+        if step > self.completed[rank]:
+            raise StepError(
+                f"worker {rank} ended step {step}, but not yet step {self.completed[rank]}"
+            )
+        self.completed[rank] += 1
+        return True
+
+    def finish(self, rank: int) -> bool:
+        """Worker `rank` steps no more; nobody waits for it. False if that is known."""
+        self.check_rank(rank)
+        before = self.finished[rank]
+        self.finished[rank] = True
+        return not before
+
+    def slowest(self) -> int | None:
+        """Steps completed by the slowest worker that has not finished; None if all have."""
+        active = [c for c, done in zip(self.completed, self.finished, strict=True) if not done]
+        return min(active, default=None)
+
+    def behind(self, clock: int) -> list[int]:
+        """Ranks that have not finished and completed fewer than `clock` steps."""
+        return [
+            rank
+            for rank, done in enumerate(self.finished)
+            if not done and self.completed[rank] < clock
+        ]

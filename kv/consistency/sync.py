@@ -1,0 +1,84 @@
+"""Mode `sync`: rounds. Step c of all workers makes round c, one update with the sum of its pushes.
+
+Source: Valiant, A bridging model for parallel computation, CACM 33 (1990): bulk synchronous
+parallel. A worker that has finished counts as infinitely far ahead, so that workers with unequal
+shares of the data never block each other.
+
+The sum is added in rank order, not in order of arrival: a job with fixed seeds has one result, to
+the bit, however its messages were delayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from kv.consistency.base import Mode, Update
+from kv.consistency.progress import Progress
+from kv.errors import LatePushError
+from kv.kernels.sums import sum_parts
+
+Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
+
+
+class Synchronous(Mode):
+    """The clock counts the rounds applied; round c closes when every active worker ended step c."""
+
+    name: ClassVar[str] = "sync"
+    holds: ClassVar[bool] = True
+
+    def __init__(self, table: str, progress: Progress) -> None:
+        super().__init__(table, progress)
+        self.clock = self._target()
+        self.rounds: dict[int, Round] = {}
+
+    def check_push(self, rank: int, step: int) -> None:
+        if step < max(self.clock, self.progress.completed[rank]):
+            raise LatePushError(self.table, rank, step, self.clock)
+
+    def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
+        if update.keys.size:
+            self.rounds.setdefault(step, {}).setdefault(rank, []).append(update)
+        return ()
+
+    def may_pull(self, rank: int, step: int) -> bool:
+        return self.clock >= step
+
+    def on_step(self) -> Sequence[Update]:
+        return self._close()
+
+    def on_finish(self) -> Sequence[Update]:
+        return self._close()
+
+    def waits_for(self, rank: int, step: int) -> list[int]:
+        return self.progress.behind(step)
+
+    def validate(self) -> None:
+        super().validate()
+        assert all(number >= self.clock for number in self.rounds), "a closed round holds pushes"
+        slowest = self.progress.slowest()
+        assert slowest is None or self.clock == slowest, "rounds are not closed in time"
+
+    def _target(self) -> int:
+        """The number of rounds that can be closed by now."""
+        slowest = self.progress.slowest()
+        return max(self.progress.completed) if slowest is None else slowest
+
+    def _close(self) -> list[Update]:
+        target = self._target()
+        if self.progress.slowest() is None and self.rounds:
+            # all have finished: what was pushed in a step nobody ended still counts
+            target = max(target, max(self.rounds) + 1)
+        updates = [
+            summed(self.rounds.pop(number))
+            for number in range(self.clock, target)
+            if number in self.rounds
+        ]
+        self.clock = max(self.clock, target)
+        return updates
+
+
+def summed(pushes: Round) -> Update:
+    """One update: each worker's pushes in order of arrival, then the workers in rank order."""
+    per_worker = [sum_parts(pushes[rank]) for rank in sorted(pushes)]
+    return Update(*sum_parts(per_worker))

@@ -1,0 +1,299 @@
+"""All tables of one server: what comes in is checked, put past the mode, applied to the rows.
+
+Plain synchronous code that decides and never waits: no thread, no socket, no lock. The caller
+holds a lock around every call, and waits where `may_pull` says no. A call that raises has changed
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.consistency.base import Mode, Update
+from kv.consistency.modes import mode_of
+from kv.consistency.progress import Progress
+from kv.errors import (
+    KeyListError,
+    MissingKeyError,
+    NonFiniteError,
+    SettingError,
+    TableConflictError,
+    UnknownTableError,
+    UnsortedKeysError,
+)
+from kv.kernels.jit import frozen
+from kv.kernels.merge import first_not_finite, first_unsorted
+from kv.keylist import as_values
+from kv.spec import MODES, TableSpec, dense_keys
+from kv.store.sparse import BATCH, SparseStore
+
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
+Write = tuple[int, Keys, Values]
+OwnerFilter = Callable[[Keys], NDArray[np.bool_]]
+
+
+class Table:
+    """One table of an engine: definition, rows, consistency."""
+
+    def __init__(self, spec: TableSpec, store: SparseStore, mode: Mode) -> None:
+        self.spec, self.store, self.mode = spec, store, mode
+
+    def __repr__(self) -> str:
+        return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
+
+
+class Engine:
+    """The tables of one server, or of a process that needs no server.
+
+    Tables are named by the numbers that `define` returns, 0, 1, … in order of definition.
+
+    Args:
+        num_workers: workers of the job, ranks 0 to num_workers - 1.
+        default_mode: mode of tables that name none.
+        seed: of the initial values of tables that name none.
+        owner_filter: which of the given keys live on this server (bool, same shape); None is all
+            of them. Dense tables are filled with their own blocks only; `validate` checks the rest.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        default_mode: str = "async",
+        seed: int = 0,
+        owner_filter: OwnerFilter | None = None,
+    ) -> None:
+        if default_mode not in MODES:
+            problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
+            raise SettingError("engine", problem)
+        self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
+        self.progress = Progress(num_workers)
+        self.tables: list[Table] = []
+        self.numbers: dict[str, int] = {}
+
+    def define(self, spec: TableSpec) -> int:
+        """Make the table, or find it if it is defined alike; returns its number.
+
+        Raises:
+            TableConflictError: the name stands for another definition; the text shows both.
+        """
+        spec = spec.resolved(self.default_mode, self.seed)
+        number = self.numbers.get(spec.name)
+        if number is not None:
+            known = self.tables[number].spec
+            if known != spec:
+                raise TableConflictError(
+                    spec.name,
+                    f"two definitions disagree: {known.difference(spec)} "
+                    f"(here is the first definition, there the new one)",
+                )
+            return number
+        store = SparseStore(spec)
+        if spec.kind == "dense":
+            self._fill(spec, store)
+        number = len(self.tables)
+        self.tables.append(Table(spec, store, mode_of(spec.mode or "", spec.name, self.progress)))
+        self.numbers[spec.name] = number
+        return number
+
+    def table(self, number: int) -> Table:
+        """The table of that number.
+
+        Raises:
+            UnknownTableError: `define` never returned `number`.
+        """
+        if not 0 <= number < len(self.tables):
+            raise UnknownTableError(f"number {number}", "no such table here; define it first")
+        return self.tables[number]
+
+    def number_of(self, name: str) -> int:
+        """The number of the table `name`.
+
+        Raises:
+            UnknownTableError: no table of that name is defined.
+        """
+        if name not in self.numbers:
+            raise UnknownTableError(name, "no such table here; define it first")
+        return self.numbers[name]
+
+    def may_pull(self, table: int, rank: int, clock: int) -> bool:
+        """Whether worker `rank`, which has completed `clock` steps, may be answered now.
+
+        Raises:
+            RankError: no such worker.
+        """
+        self.progress.check_rank(rank)
+        return self.table(table).mode.may_pull(rank, clock)
+
+    def waits_for(self, table: int, rank: int, clock: int) -> list[int]:
+        """The workers whose steps such a pull waits for."""
+        return self.table(table).mode.waits_for(rank, clock)
+
+    def pull(self, table: int, keys: Keys, create: bool = True) -> Values:
+        """Weights of `keys`; ask `may_pull` first.
+
+        Args:
+            keys: uint64, shape (n,), strictly increasing.
+            create: make rows for keys that have none, if the table says missing=init.
+        Returns:
+            float32, shape (n, dim), new memory.
+        Raises:
+            UnsortedKeysError, KeyListError: keys are not as above.
+            MissingKeyError: a key has no row and the table says missing=error.
+        """
+        found = self.table(table)
+        return found.store.pull(_checked_keys(keys, found.spec), create)
+
+    def push(self, table: int, rank: int, clock: int, keys: Keys, grads: Values) -> int:
+        """Worker `rank` pushes in its step number `clock`; returns the table's clock.
+
+        In mode sync the arrays are kept until the round closes: do not change them.
+
+        Args:
+            keys: uint64, shape (n,), strictly increasing; may be empty.
+            grads: float32, shape (n, dim), finite.
+        Raises:
+            UnsortedKeysError, KeyListError, ValueShapeError, NonFiniteError: keys or gradients are
+                not as above.
+            RankError: no such worker, or it has finished.
+            LatePushError: the worker has ended that step.
+            MissingKeyError: a key has no row and the table says missing=error.
+        """
+        return self.push_many(rank, clock, [(table, keys, grads)])[0]
+
+    def push_many(self, rank: int, clock: int, writes: Sequence[Write]) -> list[int]:
+        """Several pushes, each a table's number with keys and gradients, all of them or none.
+
+        Returns the clocks of their tables. Arguments and errors as for `push`.
+        """
+        self.progress.check_active(rank)
+        checked = [self._checked_push(rank, clock, *write) for write in writes]
+        for found, update in checked:
+            self._apply(found, found.mode.on_push(rank, clock, update))
+        return [found.mode.clock for found, _ in checked]
+
+    def step(self, rank: int, clock: int) -> bool:
+        """Worker `rank` has completed its step number `clock`; whether any table's clock advanced.
+
+        A step said twice changes nothing.
+
+        Raises:
+            RankError: no such worker, or it has finished.
+            StepError: an earlier step of this worker is not complete.
+        """
+        if not self.progress.step(rank, clock):
+            return False
+        return self._settle(lambda mode: mode.on_step())
+
+    def finish(self, rank: int) -> bool:
+        """Worker `rank` will push no more and nobody waits for it; whether any clock advanced.
+
+        What it pushed in a step it did not end still counts in that step's round.
+        """
+        if not self.progress.finish(rank):
+            return False
+        return self._settle(lambda mode: mode.on_finish())
+
+    def assign(self, table: int, keys: Keys, values: Values) -> None:
+        """Set rows outright, in any mode at once; their optimiser state starts again.
+
+        Arguments and errors as for `push`.
+        """
+        found = self.table(table)
+        keys = _checked_keys(keys, found.spec)
+        found.store.assign(keys, _checked_values(values, keys, found.spec, "values"))
+
+    def delete(self, table: int, keys: Keys) -> int:
+        """Forget rows, in any mode at once; returns how many there were."""
+        found = self.table(table)
+        return found.store.delete(_checked_keys(keys, found.spec))
+
+    def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
+        """All rows in batches of (keys, weights); keys rise within a batch."""
+        return self.table(table).store.items(batch)
+
+    def scan(self, table: int, start: int, count: int = BATCH) -> tuple[Keys, Values, int]:
+        """A part of `items`: (keys, weights, where to go on), -1 in the last place at the end."""
+        store = self.table(table).store
+        keys, values, stop = store.scan(start, count)
+        return keys, values, stop if stop < store.top else -1
+
+    def size(self, table: int) -> int:
+        """How many rows the table has here."""
+        return len(self.table(table).store)
+
+    def clock(self, table: int) -> int:
+        """The table's clock: rounds (sync) or pushes (async) applied."""
+        return self.table(table).mode.clock
+
+    def validate(self) -> None:
+        """Assert what must always hold in every table."""
+        for found in self.tables:
+            found.store.validate()
+            found.mode.validate()
+            if self.owner_filter is not None:
+                batches = found.store.items()
+                foreign = [keys for keys, _ in batches if not self.owner_filter(keys).all()]
+                assert not foreign, f"{found} holds keys of another server"
+
+    def _fill(self, spec: TableSpec, store: SparseStore) -> None:
+        """Make the blocks of a dense table that live here."""
+        keys = dense_keys(spec).keys
+        if self.owner_filter is not None:
+            keys = keys[self.owner_filter(keys)]
+        store.create(keys)
+
+    def _checked_push(
+        self, rank: int, clock: int, table: int, keys: Keys, grads: Values
+    ) -> tuple[Table, Update]:
+        found = self.table(table)
+        keys = _checked_keys(keys, found.spec)
+        grads = _checked_values(grads, keys, found.spec, "gradients")
+        if found.spec.missing == "error":
+            _refuse_missing(found, keys)
+        found.mode.check_push(rank, clock)
+        return found, Update(keys, grads)
+
+    def _settle(self, event: Callable[[Mode], Sequence[Update]]) -> bool:
+        advanced = False
+        for found in self.tables:
+            before = found.mode.clock
+            self._apply(found, event(found.mode))
+            advanced |= found.mode.clock > before
+        return advanced
+
+    def _apply(self, found: Table, updates: Sequence[Update]) -> None:
+        for update in updates:
+            found.store.push(update.keys, update.grads)
+
+
+def _checked_keys(keys: Keys, spec: TableSpec) -> Keys:
+    if keys.dtype != np.uint64 or keys.ndim != 1:
+        problem = f"keys must be uint64 of shape (n,), not {keys.dtype} of shape {keys.shape}"
+        raise KeyListError(spec.name, problem)
+    keys = frozen(keys)
+    place = first_unsorted(keys)
+    if place < keys.size:
+        raise UnsortedKeysError(place, int(keys[place - 1]), int(keys[place]))
+    return keys
+
+
+def _checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Values:
+    values = as_values(values, (keys.size, spec.dim), spec.name, what)
+    place = first_not_finite(values.reshape(-1).view(np.uint32))
+    if place < values.size:
+        key, number = int(keys[place // spec.dim]), values.reshape(-1)[place]
+        raise NonFiniteError(spec.name, f"{what} of key {key} contain {number}; nothing is changed")
+    return values
+
+
+def _refuse_missing(found: Table, keys: Keys) -> None:
+    absent = found.store.absent(keys)
+    if absent.size:
+        raise MissingKeyError(
+            found.spec.name,
+            f"key {int(absent[0])} has no row and the table says missing=error; assign it first",
+        )

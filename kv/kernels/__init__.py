@@ -1,0 +1,18 @@
+"""Loops over keys and rows, compiled by Numba; the only place in `kv` that knows Numba.
+
+    jit       the `kernel` decorator and the prefetch hint
+    hash      mix64 and the open-addressing index
+    merge     a key list -> increasing unique keys, their inverse, their summed gradients
+    slots     slots of keys, and keys grouped by the server that owns them
+    rows      gather, scatter, initial values
+    sums      sums of gradient parts whose key lists differ
+    sgd, momentum, adagrad, adam    optimisers, each one fused pass over rows
+    updates   which kernel serves which optimiser
+    warmup    compiles them all before the first request
+
+Kernels allocate nothing, raise nothing and write only into arrays they are given. Numba compiles a
+kernel anew for each combination of argument types, and a read-only array is another type than a
+writable one. So there is one rule: **keys and values that come from outside are passed as
+read-only views** (`jit.frozen`), everything else is writable, all arrays are C-contiguous. Each
+kernel then has a single signature, which `warmup` compiles.
+"""

@@ -1,0 +1,77 @@
+"""How kernels are compiled, in one place.
+
+No `fastmath`: results must be equal to the bit on every server. No `parallel`: two threads that
+enter a parallel kernel under Numba's workqueue layer abort the process; threads come from callers.
+`nogil` lets heartbeats run beside a long kernel.
+
+Numba's cache notices neither edits here nor edits to a kernel that another file's kernel calls:
+remove `__pycache__/*.nb?` after such an edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba.core import cgutils, types
+from numba.extending import intrinsic, overload
+from numpy.typing import NDArray
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` at its first call, cached on disk, without the interpreter lock."""
+    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+
+
+def frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """A read-only, C-contiguous, aligned view of `array` (a copy only where it is neither).
+
+    Numba does not check alignment, and small frames arrive unaligned.
+    """
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        array = np.array(array, order="C")
+    elif not flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@intrinsic
+def _prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """LLVM's read prefetch of element `index` of `array`'s memory, into all cache levels."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        memory = context.make_array(signature.args[0])(context, builder, arguments[0])
+        ir: Any = cgutils.ir  # type: ignore[attr-defined]  # llvmlite, which has no owner of its own
+        byte, word = cgutils.voidptr_t, cgutils.int32_t
+        address = builder.bitcast(builder.gep(memory.data, [arguments[1]]), byte)
+        hint = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
+            "llvm.prefetch.p0",
+        )
+        builder.call(hint, [address, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), codegen
+
+
+def prefetch(array: Any, index: Any) -> None:
+    """Hint that the element at flat position `index` of a C-contiguous `array` is read soon.
+
+    Does nothing in plain Python; a wrong index is harmless.
+    """
+
+
+@overload(prefetch)
+def _compiled_prefetch(array: Any, index: Any) -> Any:
+    def hint(array: Any, index: Any) -> None:
+        _prefetch(array, index)  # type: ignore[call-arg]  # Numba passes the context itself
+
+    return hint

@@ -1,0 +1,153 @@
+"""Tables whose rows are in this process; they fit `kv.protocols` as the networked ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kv.engine import Engine, Write
+from kv.keylist import as_values, prepare
+from kv.protocols import Request
+from kv.spec import TableSpec, dense_keys
+
+
+class Owner(Protocol):
+    """What a table needs of its worker."""
+
+    def pull_prepared(
+        self, table: int, keys: NDArray[np.uint64], create: bool
+    ) -> NDArray[np.float32]: ...
+
+    def push_prepared(self, writes: Sequence[Write]) -> Request: ...
+
+    def locked(self) -> AbstractContextManager[Engine]: ...
+
+
+class LocalSparseTable:
+    """Rows of `dim` float32 under uint64 keys, in this process."""
+
+    def __init__(self, owner: Owner, spec: TableSpec, number: int) -> None:
+        self.spec, self._owner, self._number = spec, owner, number
+
+    def __repr__(self) -> str:
+        return f"<LocalSparseTable {self.name} dim={self.dim} rows={len(self)}>"
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def dim(self) -> int:
+        return self.spec.dim
+
+    def pull(self, keys: ArrayLike, *, create: bool = True) -> NDArray[np.float32]:
+        """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
+
+        Raises:
+            KeyListError: not one list of integers from 0 to 2^64 - 1.
+            MissingKeyError: a key has no row and the table says missing=error.
+            WouldWaitError, ClusterStoppedError: see `LocalCluster`.
+        """
+        merged = prepare(keys, self.name)
+        return merged.expand(self._owner.pull_prepared(self._number, merged.unique, create))
+
+    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
+        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are summed.
+
+        Raises:
+            KeyListError, ValueShapeError, NonFiniteError: keys or gradients are not as above.
+            MissingKeyError: a key has no row and the table says missing=error.
+        """
+        return self._owner.push_prepared([self.prepared(keys, grads)])
+
+    def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
+        """Set rows outright, optimiser state reset; of a repeated key the last value counts.
+
+        Raises:
+            KeyListError, ValueShapeError, NonFiniteError: keys or values are not as above.
+        """
+        merged = prepare(keys, self.name)
+        given = as_values(values, (merged.size, self.dim), self.name, "values")
+        with self._owner.locked() as engine:
+            engine.assign(self._number, merged.unique, merged.last_of_each(given))
+
+    def delete(self, keys: ArrayLike) -> int:
+        """Forget rows; returns how many there were."""
+        merged = prepare(keys, self.name)
+        with self._owner.locked() as engine:
+            return engine.delete(self._number, merged.unique)
+
+    def items(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
+        """All rows in batches of (keys, values); keys rise within a batch.
+
+        Pushes between two batches are seen by the later ones.
+        """
+        start = 0
+        while start >= 0:
+            with self._owner.locked() as engine:
+                keys, values, start = engine.scan(self._number, start)
+            if keys.size:
+                yield keys, values
+
+    def __len__(self) -> int:
+        with self._owner.locked() as engine:
+            return engine.size(self._number)
+
+    def prepared(self, keys: ArrayLike, grads: ArrayLike) -> Write:
+        """What the engine takes for `push(keys, grads)`; the caller's arrays may change later."""
+        merged = prepare(keys, self.name)
+        given = as_values(grads, (merged.size, self.dim), self.name)
+        if merged.inverse is None and self.spec.mode == "sync":  # kept until the round closes
+            return self._number, merged.unique.copy(), given.copy()
+        return self._number, merged.unique, merged.merge_grads(given)
+
+
+class LocalDenseTable:
+    """One float32 array, in this process."""
+
+    def __init__(self, owner: Owner, spec: TableSpec, number: int) -> None:
+        self.spec, self._owner, self._number = spec, owner, number
+        self._layout = dense_keys(spec)
+
+    def __repr__(self) -> str:
+        return f"<LocalDenseTable {self.name} shape={self.shape}>"
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    def pull(self) -> NDArray[np.float32]:
+        """The array, a copy.
+
+        Raises:
+            WouldWaitError, ClusterStoppedError: see `LocalCluster`.
+        """
+        values = self._owner.pull_prepared(self._number, self._layout.keys, True)
+        return self._layout.unpack(values)
+
+    def push(self, grad: ArrayLike) -> Request:
+        """Give the gradient of the whole array.
+
+        Raises:
+            ValueShapeError, NonFiniteError: it has another shape, or NaN or infinity in it.
+        """
+        return self._owner.push_prepared([self.prepared(grad)])
+
+    def assign(self, value: ArrayLike) -> None:
+        """Set the array outright, optimiser state reset; errors as for `push`."""
+        packed = self._layout.pack(as_values(value, self.shape, self.name, "values"))
+        with self._owner.locked() as engine:
+            engine.assign(self._number, self._layout.keys, packed)
+
+    def prepared(self, grad: ArrayLike) -> Write:
+        """What the engine takes for `push(grad)`; the caller's array may change later."""
+        given = as_values(grad, self.shape, self.name)
+        return self._number, self._layout.keys, self._layout.pack(given)

@@ -1,0 +1,107 @@
+"""Small frozen settings that have a name: optimisers and initialisers.
+
+A `Named` family travels as `{"name": "adagrad", "lr": 0.05, ...}`, is made from an ini file by
+name, and says which setting is wrong and which name was probably meant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from kv.errors import SettingError
+
+
+class Named:
+    """Base of a family; each member is a frozen dataclass with a `name` and numbers as fields."""
+
+    family: ClassVar[str]
+    name: ClassVar[str]
+    members: ClassVar[dict[str, Any]]  # name -> class
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "family" in cls.__dict__:
+            cls.members = {}
+        else:
+            cls.members[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, field.name, self._number(field.name))
+        self.check()
+
+    def check(self) -> None:
+        """Raise `SettingError` if the numbers make no sense together."""
+
+    def require(self, holds: bool, setting: str, rule: str) -> None:
+        """Raise `SettingError` unless `holds`: `setting` must be `rule`."""
+        if not holds:
+            value = getattr(self, setting)
+            raise SettingError(self._label(), f"{setting} must be {rule}, not {value}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and the settings, msgpack types only."""
+        return {"name": self.name, **dataclasses.asdict(self)}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
+        """The member that `to_dict` described.
+
+        Raises:
+            SettingError: no name, an unknown one, or settings that do not fit it.
+        """
+        rest = dict(settings)
+        name = rest.pop("name", None)
+        if not isinstance(name, str):
+            raise SettingError(cls.family, f"a name is missing in {dict(settings)}")
+        return cls.by_name(name, **rest)
+
+    @classmethod
+    def by_name(cls, name: str, **settings: Any) -> Self:
+        """The member called `name`, upper or lower case, with `settings`.
+
+        Raises:
+            SettingError: an unknown name or setting (the text suggests the nearest), a setting
+                that is missing or out of range.
+        """
+        member = cls.members.get(name.lower())
+        if member is None:
+            raise SettingError(cls.family, _unknown(f"name {name!r}", name, list(cls.members)))
+        fields = {field.name: field for field in dataclasses.fields(member)}
+        label = f"{cls.family} {member.name}"
+        for setting in settings:
+            if setting not in fields:
+                raise SettingError(label, _unknown(f"setting {setting!r}", setting, list(fields)))
+        absent = [
+            f.name
+            for f in fields.values()
+            if f.default is dataclasses.MISSING and f.name not in settings
+        ]
+        if absent:
+            raise SettingError(label, f"{', '.join(absent)} must be given")
+        made: Self = member(**settings)
+        return made
+
+    def _label(self) -> str:
+        return f"{self.family} {self.name}"
+
+    def _number(self, setting: str) -> float:
+        value = getattr(self, setting)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(value, bool) or not math.isfinite(number):
+            raise SettingError(self._label(), f"{setting} must be a finite number, not {value!r}")
+        return number
+
+
+def _unknown(what: str, given: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(given.lower(), known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    listing = f"known are {', '.join(known)}" if known else "it has none"
+    return f"unknown {what}; {hint}{listing}"

@@ -1,0 +1,237 @@
+"""The definition of a table, as every node must agree on it.
+
+    TableSpec     name, kind, width, optimiser, initialiser, mode
+    DenseLayout   how a dense array is cut into rows ("blocks") with keys of their own
+
+A dense table is stored as wide rows, so that placement, consistency, optimisers and checkpoints
+know one mechanism. Blocks hold up to 4 096 floats; an array below that is one block of its own size
+rounded up to 16 floats (a cache line), so that a bias does not cost 16 KB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.errors import SettingError
+from kv.initializers import Initializer, Uniform, Zeros
+from kv.optimizers import SGD, Optimizer
+from kv.placement import mix64
+
+BLOCK = 4096  # floats in a block of a dense table
+LINE = 16  # floats in a cache line
+KINDS = ("sparse", "dense")
+MISSING = ("init", "zeros", "error")
+MODES = ("async", "sync")
+MAX_DIM = 1 << 20
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a table is.
+
+    `mode` None and `seed` None mean the job's; `resolved` fills them in. For a dense table `dim`
+    is the block's width and follows from `shape`: use `TableSpec.dense`.
+    """
+
+    name: str
+    kind: str = "sparse"  # "sparse" or "dense"
+    dim: int = 1  # floats in a row
+    shape: tuple[int, ...] = ()  # of a dense table's array
+    optimizer: Optimizer = field(default_factory=SGD)
+    initializer: Initializer = field(default_factory=Zeros)
+    missing: str = "init"  # what pulling a key without a row does: init, zeros, error
+    mode: str | None = None  # async or sync; None is the job's
+    seed: int | None = None  # of initial values
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or len(self.name) > 200:
+            raise SettingError("table", f"a name has 1 to 200 characters, not {self.name!r}")
+        object.__setattr__(self, "shape", tuple(int(side) for side in self.shape))
+        self._check_choice("kind", self.kind, KINDS)
+        self._check_choice("missing", self.missing, MISSING)
+        if self.mode is not None:
+            self._check_choice("mode", self.mode, MODES)
+        self._check_type("optimizer", self.optimizer, Optimizer)
+        self._check_type("initializer", self.initializer, Initializer)
+        if isinstance(self.dim, bool) or not isinstance(self.dim, int | np.integer):
+            raise SettingError(f"table {self.name}", f"dim must be an integer, not {self.dim!r}")
+        object.__setattr__(self, "dim", int(self.dim))
+        if not 1 <= self.dim <= MAX_DIM:
+            raise SettingError(f"table {self.name}", f"dim must be 1 to {MAX_DIM}, not {self.dim}")
+        if self.kind == "dense":
+            self._check_shape()
+
+    @classmethod
+    def sparse(
+        cls,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        missing: str = "init",
+        mode: str | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Rows of `dim` floats under uint64 keys.
+
+        By default SGD(), and for rows that start when they are first seen Uniform(-0.05, 0.05):
+        embeddings that all start equal cannot be told apart. Otherwise they start at zero.
+        """
+        if initializer is None:
+            initializer = Uniform() if missing == "init" else Zeros()
+        return cls(
+            name=name,
+            kind="sparse",
+            dim=dim,
+            optimizer=SGD() if optimizer is None else optimizer,
+            initializer=initializer,
+            missing=missing,
+            mode=mode,
+            seed=seed,
+        )
+
+    @classmethod
+    def dense(
+        cls,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        mode: str | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """One float32 array; by default SGD() and zeros."""
+        return cls(
+            name=name,
+            kind="dense",
+            dim=block_width(shape),
+            shape=shape,
+            optimizer=SGD() if optimizer is None else optimizer,
+            initializer=Zeros() if initializer is None else initializer,
+            mode=mode,
+            seed=seed,
+        )
+
+    def resolved(self, mode: str, seed: int) -> Self:
+        """The same with the job's mode and seed where the table names none."""
+        return replace(
+            self,
+            mode=mode if self.mode is None else self.mode,
+            seed=seed if self.seed is None else self.seed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in msgpack types."""
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "shape": list(self.shape),
+            "optimizer": self.optimizer.to_dict(),
+            "initializer": self.initializer.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
+        """The spec that `to_dict` described.
+
+        Raises:
+            SettingError: fields are missing, unknown or wrong.
+        """
+        known = {f.name for f in fields(cls)}
+        if set(settings) != known:
+            odd = sorted(set(settings) ^ known)
+            raise SettingError("table", f"a definition has the fields {sorted(known)}; check {odd}")
+        values = dict(settings)
+        values["shape"] = tuple(values["shape"])
+        values["optimizer"] = Optimizer.from_dict(values["optimizer"])
+        values["initializer"] = Initializer.from_dict(values["initializer"])
+        return cls(**values)
+
+    def difference(self, other: TableSpec) -> str:
+        """What differs, as "dim 8 here, 16 there; …"; empty if nothing does."""
+        return "; ".join(
+            f"{f.name} {getattr(self, f.name)} here, {getattr(other, f.name)} there"
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(other, f.name)
+        )
+
+    def _check_choice(self, field: str, value: object, choices: tuple[str, ...]) -> None:
+        if value not in choices:
+            problem = f"{field} must be {' or '.join(choices)}, not {value!r}"
+            raise SettingError(f"table {self.name}", problem)
+
+    def _check_type(self, field: str, value: object, kind: type) -> None:
+        if not isinstance(value, kind):
+            problem = f"{field} must be one of kv.{field}s, not {value!r}"
+            raise SettingError(f"table {self.name}", problem)
+
+    def _check_shape(self) -> None:
+        if any(side < 1 for side in self.shape):
+            raise SettingError(f"table {self.name}", f"sides must be 1 or more, not {self.shape}")
+        width = block_width(self.shape)
+        if self.dim != width:
+            problem = f"the blocks of a dense {self.shape} have dim {width}, not {self.dim}"
+            raise SettingError(f"table {self.name}", problem)
+
+
+def block_width(shape: tuple[int, ...]) -> int:
+    """Floats in a block of a dense array of `shape`."""
+    size = math.prod(shape)
+    return BLOCK if size > BLOCK else max(LINE, -(-size // LINE) * LINE)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseLayout:
+    """How an array of `shape` lies in blocks.
+
+    Args:
+        shape: of the array.
+        dim: floats in a block.
+        keys: uint64, shape (blocks,), strictly increasing.
+        blocks: int64, shape (blocks,): the number of the block (in C order) under each key.
+    """
+
+    shape: tuple[int, ...]
+    dim: int
+    keys: NDArray[np.uint64]
+    blocks: NDArray[np.int64]
+
+    def pack(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The blocks of `array` in the order of `keys`: float32 (blocks, dim), new memory.
+
+        The rest of the last block is zeros: neither an optimiser's state there nor a norm over
+        the block ever sees anything else.
+        """
+        padded = np.zeros(self.blocks.size * self.dim, np.float32)
+        padded[: array.size] = array.reshape(-1)
+        rows = padded.reshape(-1, self.dim)
+        return rows if self.blocks.size == 1 else rows[self.blocks]
+
+    def unpack(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The array whose blocks, in the order of `keys`, are `values`; the padding is dropped."""
+        rows = np.empty_like(values)
+        rows[self.blocks] = values
+        return rows.reshape(-1)[: math.prod(self.shape)].reshape(self.shape)
+
+
+def dense_keys(spec: TableSpec) -> DenseLayout:
+    """The layout of the dense table `spec`.
+
+    Block b has the key mix64(h + b) with h a hash of the table's name, so that the blocks of one
+    table are spread over slots and small tables do not meet on one server. mix64 is a bijection:
+    no two blocks share a key.
+    """
+    count = -(-math.prod(spec.shape) // spec.dim)
+    digest = hashlib.blake2b(spec.name.encode(), digest_size=8).digest()
+    start = np.uint64(int.from_bytes(digest, "little"))
+    keys = mix64(start + np.arange(count, dtype=np.uint64))
+    blocks = np.argsort(keys).astype(np.int64)
+    return DenseLayout(spec.shape, spec.dim, keys[blocks], blocks)

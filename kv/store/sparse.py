@@ -1,0 +1,275 @@
+"""The rows of one table on one server.
+
+A row is one stretch of memory: weights, optimiser state, padding, so that an update touches one
+place. Beside it stand the row's key and its version, the store's version when the row last changed.
+Rows of deleted keys are given out again, last one first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.errors import ArenaFullError, MissingKeyError
+from kv.initializers import table_seed
+from kv.kernels import rows as kernels
+from kv.kernels.jit import frozen
+from kv.kernels.updates import update_of
+from kv.spec import LINE, TableSpec
+from kv.store import arena
+from kv.store.index import Index
+
+log = logging.getLogger(__name__)
+
+BATCH = 65536  # rows of one batch of `items`
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+class SparseStore:
+    """Rows of `spec.dim` float32 with their optimiser's state, by key.
+
+    All key arguments are uint64 (n,), strictly increasing, and all values float32 (n, dim); the
+    engine has checked that.
+
+    Args:
+        spec: the table's definition, its mode and seed resolved.
+        capacity: keys to expect; only a hint.
+        reserve: bytes of address space for rows; by default this machine's memory.
+    """
+
+    def __init__(self, spec: TableSpec, capacity: int = 0, reserve: int | None = None) -> None:
+        self.spec, self.dim = spec, spec.dim
+        self.stride = stride_of(spec.dim + spec.optimizer.state_floats(spec.dim))
+        self.index = Index(capacity)
+        self.version = 0  # grows with every change
+        self.top = 0  # rows ever given out
+        self.free: list[Rows] = []
+        self.num_free = 0
+        self._update = update_of(spec.optimizer)
+        self._seed = np.uint64(table_seed(spec.seed or 0, spec.name))
+        recipe, a, b = spec.initializer.recipe()
+        self._recipe = (recipe, float(a), float(b))
+        self._state = np.float32(spec.optimizer.initial_state)
+        self._reserve(arena.physical_memory() if reserve is None else reserve, capacity)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        return f"<SparseStore {self.spec.name} rows={len(self)} version={self.version}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use by rows ever given out and by the index."""
+        return self.top * (4 * self.stride + 16) + self.index.nbytes
+
+    def pull(self, keys: Keys, create: bool = True) -> Values:
+        """Weights of `keys`, float32 (n, dim), new memory.
+
+        A key without a row gets one if the table says missing=init and `create` is true; else it
+        reads what it would be initialised to, or zeros under missing=zeros.
+
+        Raises:
+            MissingKeyError: a key has no row and the table says missing=error.
+        """
+        keys = frozen(keys)
+        rows, absent = self.index.find(keys)
+        out = np.empty((keys.size, self.dim), np.float32)
+        if absent and create and self.spec.missing == "init":
+            self.version += 1
+            self._create(keys, rows, absent)
+            absent = 0
+        if not absent:
+            kernels.gather(self.data, rows, out)
+            return out
+        self._refuse_missing(keys, rows)
+        kernels.gather_or_zero(self.data, rows, out)
+        if self.spec.missing == "init":
+            places = np.flatnonzero(rows < 0)
+            self._initialize(out, places, frozen(keys[places]))
+        return out
+
+    def push(self, keys: Keys, grads: Values) -> None:
+        """One optimiser step on the rows of `keys`; a key without a row gets one first.
+
+        Raises:
+            MissingKeyError: a key has no row and the table says missing=error; nothing changed.
+        """
+        if keys.size == 0:
+            return
+        keys, grads = frozen(keys), frozen(grads)
+        rows, absent = self.index.find(keys)
+        if absent:
+            self._refuse_missing(keys, rows)
+        self.version += 1
+        if absent:
+            self._create(keys, rows, absent)
+        self._update(self.data, self.dim, rows, grads)
+        kernels.stamp(self.versions, rows, np.uint64(self.version))
+
+    def create(self, keys: Keys) -> None:
+        """Make and initialise rows for the keys that have none, whatever the table's `missing`."""
+        keys = frozen(keys)
+        rows, absent = self.index.find(keys)
+        if absent:
+            self._create(keys, rows, absent)
+
+    def absent(self, keys: Keys) -> Keys:
+        """Those of `keys` that have no row."""
+        rows, absent = self.index.find(frozen(keys))
+        return keys[rows < 0] if absent else keys[:0]
+
+    def assign(self, keys: Keys, values: Values) -> None:
+        """Set rows outright, made where there are none; their optimiser state starts again."""
+        if keys.size == 0:
+            return
+        keys, values = frozen(keys), frozen(values)
+        rows, absent = self.index.find(keys)
+        self.version += 1
+        if absent:
+            self._add(keys, rows, absent)
+        kernels.scatter(self.data, rows, values)
+        kernels.reset_state(self.data, rows, self.dim, self._state)
+        kernels.stamp(self.versions, rows, np.uint64(self.version))
+
+    def delete(self, keys: Keys) -> int:
+        """Forget rows; returns how many there were."""
+        rows = self.index.remove(frozen(keys))
+        rows = rows[rows >= 0]
+        if rows.size:
+            self.version += 1
+            self.used[rows] = False
+            self.free.append(rows)
+            self.num_free += rows.size
+        return int(rows.size)
+
+    def items(self, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
+        """All rows in batches of (keys, weights), at most `batch` each; keys rise within a batch.
+
+        Between two batches the table may change; a key added meanwhile may come or not.
+        """
+        start = 0
+        while start < self.top:
+            keys, values, start = self.scan(start, batch)
+            if keys.size:
+                yield keys, values
+
+    def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
+        """The rows numbered from `start`, `count` of them: (keys, weights, where to go on).
+
+        The scan is over when the returned number is not below `top`.
+        """
+        stop = min(start + count, self.top)
+        rows = start + np.flatnonzero(self.used[start:stop])
+        rows = rows[np.argsort(self.keys[rows])]
+        out = np.empty((rows.size, self.dim), np.float32)
+        kernels.gather(self.data, rows, out)
+        return self.keys[rows], out, stop
+
+    def validate(self) -> None:
+        """Assert what must always hold between index, rows and free list."""
+        self.index.validate()
+        free = np.concatenate([*self.free, np.empty(0, np.int64)])
+        assert free.size == self.num_free, "the free list is miscounted"
+        assert np.unique(free).size == free.size, "a row is free twice"
+        assert not self.used[free].any(), "a row is free and in use"
+        used = np.flatnonzero(self.used[: self.top])
+        assert used.size == len(self) == self.top - free.size, "rows are lost"
+        rows, absent = self.index.find(frozen(self.keys[used]))
+        assert absent == 0, "a row's key is not in the index"
+        assert np.array_equal(rows, used), "a row's key leads to another row"
+        assert (self.versions[used] <= self.version).all(), "a row is newer than the store"
+
+    def _refuse_missing(self, keys: Keys, rows: Rows) -> None:
+        if self.spec.missing == "error":
+            key = int(keys[int(np.argmax(rows < 0))])
+            raise MissingKeyError(
+                self.spec.name,
+                f"key {key} has no row and the table says missing=error; assign it first",
+            )
+
+    def _create(self, keys: Keys, rows: Rows, absent: int) -> None:
+        """Make and initialise the rows that `rows` marks with -1; complete it in place."""
+        places = np.flatnonzero(rows < 0)
+        self._add(keys, rows, absent)
+        fresh = rows[places]
+        self._initialize(self.data, fresh, frozen(keys[places]))
+        kernels.reset_state(self.data, fresh, self.dim, self._state)
+        kernels.stamp(self.versions, fresh, np.uint64(self.version))
+
+    def _add(self, keys: Keys, rows: Rows, absent: int) -> None:
+        places = np.flatnonzero(rows < 0)
+        fresh = self._allocate(absent)
+        self.index.add(keys, rows, fresh)
+        self.keys[fresh] = keys[places]
+        self.used[fresh] = True
+
+    def _initialize(self, data: Values, rows: Rows, keys: Keys) -> None:
+        kernels.initialize(data, rows, keys, self.dim, *self._recipe, self._seed)
+
+    def _allocate(self, count: int) -> Rows:
+        """`count` rows that nobody uses, freed ones first.
+
+        Raises:
+            ArenaFullError: the reserved address space has no room for them.
+        """
+        from_top = max(0, count - self.num_free)
+        if self.top + from_top > self.capacity:
+            raise ArenaFullError(
+                self.spec.name,
+                f"{self.top + from_top} rows of {4 * self.stride} bytes do not fit into the "
+                f"{self.capacity} reserved on this server; use more servers or a smaller dim",
+            )
+        parts = [np.arange(self.top, self.top + from_top)]
+        self.top += from_top
+        need = count - from_top
+        while need:
+            last = self.free.pop()
+            if last.size > need:
+                self.free.append(last[: last.size - need])
+                last = last[last.size - need :]
+            parts.append(last)
+            need -= last.size
+            self.num_free -= last.size
+        return np.concatenate(parts)
+
+    def _reserve(self, nbytes: int, capacity: int) -> None:
+        """Reserve address space for rows; with less of it if the system grants no more."""
+        row_bytes = 4 * self.stride
+        least = max(capacity, arena.LEAST // row_bytes, 1)
+        count = max(least, min(nbytes, arena.MOST) // row_bytes)
+        while True:
+            try:
+                self.data = arena.reserve((count, self.stride), np.float32)
+                self.keys = arena.reserve((count,), np.uint64)
+                self.versions = arena.reserve((count,), np.uint64)
+                self.used = arena.reserve((count,), np.bool_)
+                break
+            except (OSError, ValueError, MemoryError) as error:
+                if count == least:
+                    raise ArenaFullError(
+                        self.spec.name,
+                        f"no address space for {count} rows ({error}); see ulimit -v",
+                    ) from error
+                log.warning(
+                    "table %s: %d rows cannot be reserved (%s)", self.spec.name, count, error
+                )
+                count = max(least, count // 4)
+        self.capacity = count
+
+
+def stride_of(floats: int) -> int:
+    """Floats from one row to the next: whole cache lines where that costs little memory.
+
+    Up to a cache line the next power of two, so that no row lies across two lines; above, whole
+    lines if at most a quarter is wasted, else multiples of 4.
+    """
+    if floats <= LINE:
+        return 1 << (floats - 1).bit_length()
+    lines = -(-floats // LINE) * LINE
+    return lines if lines <= 1.25 * floats else -(-floats // 4) * 4
