@@ -54,6 +54,20 @@ def block_of(
     return Block(matrix, keys, lengths, starts)
 
 
+def check_labels(labels: NDArray[np.float32], file: str | Path, line: int = 1) -> None:
+    """Refuse labels other than 0 and 1.
+
+    Args:
+        line: of the first label, from 1.
+    Raises:
+        DataError: naming the first that is neither.
+    """
+    wrong = np.flatnonzero((labels != 0) & (labels != 1))
+    if len(wrong):
+        problem = f"label {labels[wrong[0]]:g} is neither 0 nor 1"
+        raise DataError(file, problem, line=line + int(wrong[0]))
+
+
 def _floats(values: Any) -> NDArray[np.float32]:
     if values.null_count:
         values = pc.fill_null(values, pa.scalar(0, values.type))

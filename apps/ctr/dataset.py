@@ -37,8 +37,11 @@ class Source(Protocol):
     def read(self, chunk: int) -> Iterator[Rows]: ...
 
 
-def open_source(path: str | Path, blocks: Blocks) -> Source:
+def open_source(path: str | Path, blocks: Blocks, *, labelled: bool = True) -> Source:
     """The source of a file of final features: Parquet by its first bytes, else text.
+
+    Args:
+        labelled: whether a row without a label is an error; text always has labels.
 
     Raises:
         DataError: the file is not there or not readable.
@@ -48,7 +51,9 @@ def open_source(path: str | Path, blocks: Blocks) -> Source:
             is_parquet = file.read(4) == b"PAR1"
     except OSError as error:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
-    return ParquetSource(path, blocks) if is_parquet else TextSource(path, blocks)
+    if is_parquet:
+        return ParquetSource(path, blocks, labelled=labelled)
+    return TextSource(path, blocks)
 
 
 @dataclass(frozen=True)

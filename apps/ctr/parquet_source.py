@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from apps.ctr.batch import Blocks, Rows
-from apps.ctr.columns import block_of
+from apps.ctr.columns import block_of, check_labels
 from apps.ctr.errors import DataError
 from apps.ctr.schema import Schema, schema_of
 
@@ -33,10 +33,19 @@ class ParquetSource:
     Args:
         blocks: which groups to read, and how to lay them out.
         window_rows: the most rows in memory at a time.
+        labelled: whether each row must have a label; else those missing read NaN.
     """
 
-    def __init__(self, path: str | Path, blocks: Blocks, window_rows: int = WINDOW_ROWS) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        blocks: Blocks,
+        window_rows: int = WINDOW_ROWS,
+        *,
+        labelled: bool = True,
+    ) -> None:
         self.path, self._blocks, self._window_rows = str(path), blocks, window_rows
+        self._labelled = labelled
         try:
             with pq.ParquetFile(self.path) as file:
                 self.schema = _schema_of_file(file.schema_arrow, self.path)
@@ -72,8 +81,8 @@ class ParquetSource:
             sparse = [(n, batch.column(n)) for n in self.schema.sparse_names(groups)]
             blocks[name] = block_of(self.path, batch.num_rows, dense, sparse)
         labels = batch.column("label").to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-        if not np.isfinite(labels).all():
-            raise DataError(self.path, "a label is missing or not finite")
+        if self._labelled:
+            check_labels(labels, self.path)
         return Rows(labels, blocks)
 
 

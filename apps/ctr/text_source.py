@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from apps.ctr.batch import GROUPS, Blocks, Rows
-from apps.ctr.columns import block_of
+from apps.ctr.columns import block_of, check_labels
 from apps.ctr.errors import DataError
 from apps.ctr.schema import Schema, schema_of
 
@@ -75,7 +75,8 @@ class TextSource:
         return {name: pc.list_element(fields, i) for i, name in enumerate(COLUMNS)}
 
     def _rows(self, text: dict[str, Any], line: int) -> Rows:
-        labels = self._numbers(text["label"], pa.float32(), "label", line)
+        labels = self._numbers(text["label"], pa.float32(), "label", line).to_numpy()
+        check_labels(labels, self.path, line)
         blocks = {}
         for name, groups in self._blocks.items():
             dense, sparse = [], []
@@ -83,7 +84,7 @@ class TextSource:
                 dense += self._dense(f"dense_{group}", text, line)
                 sparse += self._sparse(f"sparse_{group}", text, line)
             blocks[name] = block_of(self.path, len(labels), dense, sparse)
-        return Rows(labels.to_numpy(zero_copy_only=False), blocks)
+        return Rows(labels, blocks)
 
     def _cells(self, kind: str, text: dict[str, Any], line: int) -> Any:
         """The cells of one column, row by row, as many in each row as the first rows had."""

@@ -168,6 +168,7 @@ def test_a_cached_file_is_read_once(tmp_path: Path, generate: Callable[..., Any]
         ("id#2\t1\t1,2,3\t3\t\t1,2\t3,4\t5", "line 3: column dense_user has 3 features"),
         ("id#2\t1\t1,x\t3\t\t1,2\t3,4\t5", "line 3: dense_user: 'x' is no float"),
         ("id#2\tyes\t1,1\t3\t\t1,2\t3,4\t5", "line 3: label: 'yes' is no float"),
+        ("id#2\t2\t1,1\t3\t\t1,2\t3,4\t5", "line 3: label 2 is neither 0 nor 1"),
         ("id#2\t1\t1,nan\t3\t\t1,2\t3,4\t5", "dense values must be finite"),
         ("id#2\t1\t1,2\t3\t\t1,2|-2\t3,4\t5", "sparse_user: '-2' is no uint64"),
     ],

@@ -185,10 +185,10 @@ def _sgd_by_hand(conf: ModelConfig, data: Dataset, parts: Sequence[Rows], size: 
     return before
 
 
-@pytest.mark.parametrize("workers", [2, 3, 200])
+@pytest.mark.parametrize("workers", [2, 3, 20])  # 20: some have no row
 def test_one_step_in_parts_agrees_with_the_unsplit_batch(files: list[Path], workers: int) -> None:
-    conf = conf_of("optimizer.optimizer=sgd", "optimizer.learning_rate=0.5")
-    batch = next(data_of(files[0], conf).batches(128))
+    rate = ["optimizer.optimizer=sgd", "optimizer.learning_rate=0.5"]
+    conf = conf_of(*rate, "train.batch_size=16")
 
     def one_step(team: int) -> Any:
         cluster = LocalCluster(team, "sync", seed=7)
@@ -198,7 +198,7 @@ def test_one_step_in_parts_agrees_with_the_unsplit_batch(files: list[Path], work
             for rank in range(team)
         ]
         steps = [next(run) for run in runs]
-        assert sum(len(step.labels) for step in steps) == batch.size
+        assert sum(len(step.labels) for step in steps) == 16
         return take_snapshot(Learner(cluster.worker(0), conf, data.schema))
 
     whole, split = one_step(1), one_step(workers)
@@ -318,6 +318,5 @@ def test_progress_measures_the_rows_since_the_last_report() -> None:
     progress(Step(1, 2, labels, half, 0.0))
     progress(Step(1, 3, one, one, 0.0))
 
-    assert ["AUC 1.0000" in said[0], "AUC 0.5000" in said[1], "AUC undefined" in said[2]] == [
-        True
-    ] * 3
+    areas = [line.partition("AUC ")[2].partition(",")[0] for line in said]
+    assert areas == ["1.0000", "0.5000", "undefined"]
