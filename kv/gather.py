@@ -58,9 +58,7 @@ class Gatherer:
         body = {"number": number, "value": _pack(value, arrays)}
         head = self._office.members(Role.WORKER)[0]
         timestamp = self._customer.new_request([head])
-        meta = Meta(
-            recipient=head, flags=Flag.PUSH, app=GATHER_APP, timestamp=timestamp, body=body
-        )
+        meta = Meta(recipient=head, flags=Flag.PUSH, app=GATHER_APP, timestamp=timestamp, body=body)
         self._office.send(Message(meta, arrays))
         self._customer.wait(timestamp)
 

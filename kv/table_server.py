@@ -83,7 +83,9 @@ class TableServer:
 
     def _clocks(self, meta: Meta) -> tuple[Clock, ...]:
         """The tables' clocks, for an answer."""
-        return tuple((table, self.engine.clock(self._number(table)), ()) for table, *_ in meta.clocks)
+        return tuple(
+            (table, self.engine.clock(self._number(table)), ()) for table, *_ in meta.clocks
+        )
 
     def _define(self, message: Message) -> Message:
         spec = TableSpec.from_dict(message.meta.body)

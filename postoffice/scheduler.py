@@ -114,6 +114,8 @@ class SchedulerDesk:
         except (KeyError, TypeError, ValueError):
             log.warning("dropped a barrier message without sense from %s", node_name(meta.sender))
             return []
+        if self.membership.failure:
+            return []  # the cluster ends: nobody passes a barrier because of a failure
         members = self.membership.members(group)
         if meta.sender not in members:
             reason = f"{node_name(meta.sender)} is not in {group!r}, at whose barrier it waits"
@@ -135,6 +137,8 @@ class SchedulerDesk:
         replies = [("", self._to(meta.sender, Control.GOODBYE_DONE))]
         if before is Phase.RUNNING and self.membership.phase is not Phase.RUNNING:
             replies += self.stop_all(self.membership.failure)
+        if self.membership.failure:
+            return replies
         for group, name in self.barriers.places():
             members = self.membership.members(group)
             for node in self.barriers.recheck(group, name, members):

@@ -235,7 +235,7 @@ def decode_array(frame: Buffer, descriptor: Descriptor) -> NDArray[Any]:
     array = np.frombuffer(frame, dtype=dtype).reshape(shape)
     if not array.flags.aligned:  # libzmq hands out slices of its buffer for small frames
         array = array.copy()
-        array.flags.writeable = False
+    array.flags.writeable = False  # one type for kernels, whatever frame it came in
     return array
 
 

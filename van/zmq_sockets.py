@@ -27,11 +27,7 @@ from van.message import Message
 
 log = logging.getLogger(__name__)
 
-_HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+_CONNECTION_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _REMEMBERED_PEERS = 1024
 
 
@@ -57,11 +53,12 @@ class ZmqSockets:
         # Twice our own limit: what lies between is counted, beyond it libzmq cuts the peer off.
         self._router.setsockopt(zmq.MAXMSGSIZE, 2 * config.max_frame)
         self._router.setsockopt(zmq.LINGER, 0)
-        self._monitor = self._router.get_monitor_socket(_HANDSHAKE_FAILED)
+        self._monitor = self._router.get_monitor_socket(_CONNECTION_EVENTS)
         self._dealers: dict[int, zmq.Socket[bytes]] = {}
         self._connected: dict[int, str] = {}
         self._backlog: dict[int, deque[Sequence[Frame]]] = {}
         self._warned: set[object] = set()
+        self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -182,9 +179,21 @@ class ZmqSockets:
             pass
 
     def _note_handshakes(self) -> None:
+        """Count connections that end without a handshake: libzmq hangs up on what is not ZMTP.
+
+        The event of a handshake does not say of which connection; taking the oldest keeps the
+        count right in the end.
+        """
         while self._monitor.poll(0):
             event = parse_monitor_message(self._monitor.recv_multipart())
-            self._drop("foreign", "handshake", f"a peer is no ZeroMQ node ({event['value']})")
+            kind, connection = event["event"], event["value"]
+            if kind == zmq.EVENT_ACCEPTED:
+                self._greeting[connection] = None
+            elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._greeting:
+                del self._greeting[next(iter(self._greeting))]
+            elif kind == zmq.EVENT_DISCONNECTED and connection in self._greeting:
+                del self._greeting[connection]
+                self._drop("foreign", "foreign", "its peer does not speak ZeroMQ")
 
     def wake(self) -> None:
         """Make a `poll` under way return; any thread may call this."""

@@ -1,0 +1,1 @@
+"""Programs on top of pslite, each a package of its own: `apps.ctr`."""

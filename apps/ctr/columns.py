@@ -1,0 +1,94 @@
+"""Arrow columns of features into a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from apps.ctr import kernels
+from apps.ctr.batch import Block, starts_of
+from apps.ctr.errors import DataError
+
+MOST_VALUES = np.iinfo(np.uint16).max
+
+
+def block_of(
+    file: str | Path,
+    rows: int,
+    dense: Sequence[tuple[str, Any]],
+    sparse: Sequence[tuple[str, Any]],
+) -> Block:
+    """A block from named Arrow arrays of `rows` values.
+
+    Args:
+        dense: float arrays; null reads 0.
+        sparse: arrays of uint64, or of lists of uint64; null and 0 are unknown.
+    Raises:
+        DataError: a dense value is not finite, or one feature has over 65 535 values in one row.
+    """
+    matrix = np.empty((rows, len(dense)), np.float32)
+    for column, (name, values) in enumerate(dense):
+        matrix[:, column] = _floats(values)
+        if not np.isfinite(matrix[:, column]).all():
+            row = int(np.flatnonzero(~np.isfinite(matrix[:, column]))[0])
+            problem = f"feature {name} is {matrix[row, column]}; dense values must be finite"
+            raise DataError(file, problem)
+    lengths = np.zeros((rows, len(sparse)), np.uint16)
+    flat = [_flat_values(values) for _, values in sparse]
+    for feature, ((name, _), (values, offsets)) in enumerate(zip(sparse, flat, strict=True)):
+        longest = kernels.count_known(values, offsets, lengths, feature)
+        if longest > MOST_VALUES:
+            problem = f"feature {name} has {longest} values in one row; the most is {MOST_VALUES}"
+            raise DataError(file, problem)
+    starts = starts_of(lengths.sum(axis=1, dtype=np.int64))
+    keys = np.empty(starts[-1], np.uint64)
+    cursor = starts[:-1].copy()
+    for values, offsets in flat:
+        kernels.fill_known(values, offsets, cursor, keys)
+    return Block(matrix, keys, lengths, starts)
+
+
+def check_labels(labels: NDArray[np.float32], file: str | Path, line: int = 1) -> None:
+    """Refuse labels other than 0 and 1.
+
+    Args:
+        line: of the first label, from 1.
+    Raises:
+        DataError: naming the first that is neither.
+    """
+    wrong = np.flatnonzero((labels != 0) & (labels != 1))
+    if len(wrong):
+        problem = f"label {labels[wrong[0]]:g} is neither 0 nor 1"
+        raise DataError(file, problem, line=line + int(wrong[0]))
+
+
+def _floats(values: Any) -> NDArray[np.float32]:
+    if values.null_count:
+        values = pc.fill_null(values, pa.scalar(0, values.type))
+    found: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(
+        np.float32, copy=False
+    )
+    return found
+
+
+def _flat_values(values: Any) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """Values uint64 (m,) and offsets int32 (n + 1,) of a plain or list array."""
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        if values.null_count:
+            values = pc.if_else(values.is_valid(), values, pa.scalar([], values.type))
+        offsets = values.offsets.to_numpy().astype(np.int32, copy=False)
+        return _keys(values.values), offsets
+    return _keys(values), np.arange(len(values) + 1, dtype=np.int32)
+
+
+def _keys(values: Any) -> NDArray[np.uint64]:
+    if values.null_count:
+        values = pc.fill_null(values, pa.scalar(0, values.type))
+    found: NDArray[np.uint64] = values.to_numpy(zero_copy_only=False)
+    return found.astype(np.uint64, copy=False)

@@ -1,0 +1,181 @@
+"""Batches of a file of rows, in file order or shuffled, from memory or from disk.
+
+A source gives rows in windows. A dataset cuts them into batches that run on across windows, so no
+row is dropped and only the last batch may be smaller. What fits `cache` bytes is kept for the next
+pass; more is read again, so a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.ctr.batch import Blocks, Rows
+from apps.ctr.errors import DataError
+from apps.ctr.parquet_source import ParquetSource
+from apps.ctr.schema import Schema
+from apps.ctr.text_source import TextSource
+
+
+class Source(Protocol):
+    """A file of rows: chunks that can be read in any order, each in windows of bounded size."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def rows(self) -> int | None: ...
+    @property
+    def chunks(self) -> int: ...
+    def read(self, chunk: int) -> Iterator[Rows]: ...
+
+
+def open_source(path: str | Path, blocks: Blocks, *, labelled: bool = True) -> Source:
+    """The source of a file of final features: Parquet by its first bytes, else text.
+
+    Args:
+        labelled: whether a row without a label is an error; text always has labels.
+
+    Raises:
+        DataError: the file is not there or not readable.
+    """
+    try:
+        with open(path, "rb") as file:
+            is_parquet = file.read(4) == b"PAR1"
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror}") from error
+    if is_parquet:
+        return ParquetSource(path, blocks, labelled=labelled)
+    return TextSource(path, blocks)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of a window, in the window's order or that of `order`."""
+
+    window: Rows
+    order: NDArray[np.int64] | None
+    start: int
+    stop: int
+
+    def rows(self, start: int, stop: int) -> Rows:
+        if self.order is None:
+            return self.window.slice(self.start + start, self.start + stop)
+        return self.window.take(self.order[self.start + start : self.start + stop])
+
+
+class Batch:
+    """One batch, whose rows are only brought together when a part of them is asked for."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self.size = sum(piece.stop - piece.start for piece in pieces)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Rows:
+        """Rows `start` to `stop` of the batch."""
+        stop = self.size if stop is None else stop
+        parts: list[Rows] = []
+        before = 0
+        for piece in self._pieces:
+            size = piece.stop - piece.start
+            low, high = max(start - before, 0), min(stop - before, size)
+            if low < high or (not parts and piece is self._pieces[-1]):
+                parts.append(piece.rows(min(low, size), max(high, min(low, size))))
+            before += size
+        return Rows.concatenate(parts)
+
+
+class Dataset:
+    """The rows of a source in batches; several threads may read one dataset at once.
+
+    Args:
+        cache: bytes of windows to keep in memory for later passes.
+    """
+
+    def __init__(self, source: Source, cache: int = 0) -> None:
+        self.source = source
+        self._room = cache
+        self._chunks: dict[int, list[Rows]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def schema(self) -> Schema:
+        return self.source.schema
+
+    @property
+    def rows(self) -> int | None:
+        """How many, if that is known without reading the file."""
+        return self.source.rows
+
+    def batches(self, size: int, *, shuffle: tuple[int, int] | None = None) -> Iterator[Batch]:
+        """All rows in batches of `size`, the last one smaller if it must.
+
+        Args:
+            shuffle: (seed, epoch): chunks come in an order drawn from these, and so do the rows
+                within each window; None is the order of the file.
+        """
+        pieces: list[Piece] = []
+        missing = size
+        for window, order in self._windows(shuffle):
+            start, rows = 0, len(window)
+            while start < rows:
+                stop = min(rows, start + missing)
+                pieces.append(Piece(window, order, start, stop))
+                missing -= stop - start
+                start = stop
+                if not missing:
+                    yield Batch(pieces)
+                    pieces, missing = [], size
+        if pieces:
+            yield Batch(pieces)
+
+    def _windows(
+        self, shuffle: tuple[int, int] | None
+    ) -> Iterator[tuple[Rows, NDArray[np.int64] | None]]:
+        chunks = np.arange(self.source.chunks)
+        if shuffle is not None:
+            chunks = np.random.default_rng(shuffle).permutation(chunks)
+        for chunk in chunks.tolist():
+            for number, window in enumerate(self._chunk(chunk)):
+                order = None
+                if shuffle is not None:
+                    order = np.random.default_rng((*shuffle, chunk, number)).permutation(
+                        len(window)
+                    )
+                yield window, order
+
+    def _chunk(self, chunk: int) -> Iterator[Rows]:
+        """The windows of one chunk, remembered if there is room."""
+        if not self._room and chunk not in self._chunks:
+            yield from self.source.read(chunk)
+            return
+        with self._lock:
+            kept = self._chunks.get(chunk)
+            if kept is None:
+                kept, rest = self._read_and_keep(chunk)
+            else:
+                rest = None
+        yield from kept
+        if rest is not None:
+            yield from rest
+
+    def _read_and_keep(self, chunk: int) -> tuple[list[Rows], Iterator[Rows] | None]:
+        """Windows of a chunk while they fit; the rest of them, if they did not, is not kept."""
+        windows, room = [], self._room
+        rest = self.source.read(chunk)
+        for window in rest:
+            windows.append(window)
+            room -= window.nbytes
+            if room < 0:
+                self._room = 0
+                return windows, rest
+        self._room = room
+        self._chunks[chunk] = windows
+        return windows, None

@@ -1,0 +1,46 @@
+"""Errors of the CTR app.
+
+PsliteError
+├── ConfigError          a model ini or an option is wrong (from `van.errors`)
+└── CtrError
+    ├── DataError        a training, test or prediction file cannot be used
+    ├── ModelError       a network does not fit its layers, its loss or the data
+    └── SavedModelError  the files of a saved model are missing, altered or of another kind
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from van.errors import PsliteError
+
+
+class CtrError(PsliteError):
+    """Something about training or predicting went wrong."""
+
+
+class DataError(CtrError):
+    """A data file cannot be used.
+
+    Args:
+        file: the file.
+        problem: what is wrong and what to do.
+        line: its line (from 1), where that is known.
+    """
+
+    def __init__(self, file: str | Path, problem: str, *, line: int | None = None) -> None:
+        self.file, self.problem, self.line = str(file), problem, line
+        place = self.file if line is None else f"{self.file}, line {line}"
+        super().__init__(f"{place}: {problem}")
+
+
+class ModelError(CtrError):
+    """A network does not fit its layers, its loss or the data."""
+
+
+class SavedModelError(CtrError):
+    """A saved model cannot be used; `path` says where it lies."""
+
+    def __init__(self, path: str | Path, problem: str) -> None:
+        self.path, self.problem = str(path), problem
+        super().__init__(f"model {self.path}: {problem}")

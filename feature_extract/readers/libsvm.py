@@ -1,0 +1,97 @@
+"""libsvm lines, `label index:value index:value ...`, as two columns.
+
+The indices of a line become one multi-valued column: the item is the index where the value is 1,
+else the text `index=value`. Text after `#` is a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from feature_extract.chunk import Chunk, Limits, encode
+from feature_extract.conf import FeatureConf
+from feature_extract.errors import SampleFileError
+from feature_extract.readers.bad_lines import BadLines
+from feature_extract.readers.blocks import blocks
+
+ITEM = re.compile(r"(\d+):([^:,|#\s]+)")
+
+
+class LibsvmSamples:
+    """A libsvm file as chunks of label and features."""
+
+    def __init__(self, path: Path, conf: FeatureConf, limits: Limits) -> None:
+        self.path, self.limits = path, limits
+        self.joint = conf.input.list_delimiter
+        self.label, self.features = conf.fields
+        self.nbytes = path.stat().st_size
+
+    def chunks(self, bad: BadLines) -> Iterator[Chunk]:
+        """The samples in order; see `SampleFile`."""
+        before = 0
+        for block, nbytes in blocks(self.path, self.limits.nbytes):
+            lines = self._decode(block)
+            for low in range(0, len(lines), self.limits.rows):
+                piece = lines[low : low + self.limits.rows]
+                yield self._chunk(piece, before + low, bad, nbytes if low == 0 else 0)
+            before += len(lines)
+
+    def _decode(self, block: bytes) -> list[str]:
+        try:
+            return block.decode("utf-8").split("\n")[:-1]
+        except UnicodeDecodeError as error:
+            raise SampleFileError(str(self.path), f"not UTF-8: {error}") from None
+
+    def _chunk(self, lines: list[str], before: int, bad: BadLines, nbytes: int) -> Chunk:
+        bare = pc.replace_substring_regex(pa.array(lines, pa.string()), r"#.*", "")
+        filled = pc.filter(bare, pc.match_substring_regex(bare, r"\S"))
+        numbers = np.flatnonzero(pc.match_substring_regex(bare, r"\S").to_numpy(False))
+        tokens = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(filled))
+        offsets = tokens.offsets.to_numpy()
+        starts, ends = offsets[:-1], offsets[1:]
+        words = encode(tokens.flatten())
+        items = [_item(word) for word in words.texts.to_pylist()]
+        is_item = np.array([item is not None for item in items], dtype=bool)[words.codes]
+        strange = np.concatenate(([0], np.cumsum(~is_item)))
+        good = (strange[ends] == strange[starts + 1]) & ~is_item[starts]
+        for row in np.flatnonzero(~good).tolist():
+            bad.add(before + int(numbers[row]) + 1, _problem(tokens[row].as_py()))
+        behind = np.ones(len(words.codes), dtype=bool)
+        behind[starts] = False  # every token but the labels
+        lists = pa.ListArray.from_arrays(
+            pa.array(offsets - np.arange(len(offsets)), pa.int32()),
+            pa.array(items, pa.string()).take(pa.array(words.codes[behind])).fill_null(""),
+        )
+        columns = {
+            self.label: words.texts.take(pa.array(words.codes[starts])),
+            self.features: pc.binary_join(lists, self.joint),
+        }
+        mask = pa.array(good)
+        columns = {name: column.filter(mask) for name, column in columns.items()}
+        lines_of = (numbers[good] + (before + 1)).astype(np.int64)
+        return Chunk(str(self.path), columns, lines_of, nbytes)
+
+
+def _problem(tokens: list[str]) -> str:
+    if _item(tokens[0]) is not None:
+        return f"it begins with {tokens[0]!r}; a line begins with its label"
+    wrong = next(token for token in tokens[1:] if _item(token) is None)
+    return f"{wrong!r} is not index:value"
+
+
+def _item(token: str) -> str | None:
+    """The text of an item of the multi-valued column, None where the token is no item."""
+    match = ITEM.fullmatch(token)
+    if match is None:
+        return None
+    index, value = match.groups()
+    try:
+        return index if float(value) == 1 else f"{index}={value}"
+    except ValueError:
+        return None

@@ -1,0 +1,48 @@
+"""The rules of requests: every push counts exactly once, whatever the network and the nodes do.
+
+    signature   who made a request: `Signature`, `Stream`, `Constituent`
+    messages    what travels: `Request`, `Answer`, `Kind`; their fields are the wire header's
+    view        what the scheduler says: epoch, owners of slots, who lives and who is fenced
+    windows     what a slot remembers of the pushes applied to it, and takes along when it moves
+    outgoing    a maker of requests: cut by owner, resend, cut again, complete once
+    incoming    a server: apply, hold, refuse, answer again
+    entries     the requests a server has in its hands
+    merging     a dispatcher: many pushes of workers, one push to the servers
+    errors      what can go wrong
+
+All of it is bookkeeping: no socket, no thread, no clock; `now` is an argument, messages to send and
+work to do are results. The payload stays outside: whoever calls keeps arrays beside a request and
+cuts them by the slots named here. `docs/requests.md` tells the rules and why they hold.
+
+Source: ps-lite, src/resender.h and src/customer.cc, for resending until answered and for requests
+known by timestamp; slots, incarnations, windows that move and merged pushes are ours.
+"""
+
+from kv.requests.incoming import Gate, Incoming, SlotState, Work
+from kv.requests.merging import Merged, Merging
+from kv.requests.messages import Answer, Kind, Request, Slots
+from kv.requests.outgoing import Outgoing, Progress
+from kv.requests.signature import Clock, Constituent, Signature, Stream
+from kv.requests.view import View
+from kv.requests.windows import Windows
+
+__all__ = [
+    "Answer",
+    "Clock",
+    "Constituent",
+    "Gate",
+    "Incoming",
+    "Kind",
+    "Merged",
+    "Merging",
+    "Outgoing",
+    "Progress",
+    "Request",
+    "Signature",
+    "SlotState",
+    "Slots",
+    "Stream",
+    "View",
+    "Windows",
+    "Work",
+]

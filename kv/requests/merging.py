@@ -1,0 +1,181 @@
+"""A dispatcher's side of pushes: many of its workers become one to the servers.
+
+A worker's push joins the open merge; `flush` sends that out as one push of the dispatcher's own,
+which lists the pushes inside, so that servers recognise each of them. Workers have their answers
+when the servers have given theirs. Repeats are recognised here until then and after.
+
+When this life of a dispatcher is declared dead, servers refuse what still comes from it, and its
+workers send to the servers themselves what has no answer. A dispatcher that learns of its own death
+(it was only cut off) therefore says nothing more: neither OK nor an error would be true.
+
+What is merged cannot be taken apart again. This is why pushes that come here have never been sent
+elsewhere: `kv.requests.outgoing` never gives a push that was sent direct to a dispatcher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kv.requests.incoming import Work
+from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
+from kv.requests.outgoing import Outgoing, Progress
+from kv.requests.signature import Constituent, Signature
+from kv.requests.view import View
+from kv.requests.windows import Windows
+
+WHOLE: Slots = np.zeros(1, np.int64)
+"""A dispatcher takes pushes whole: its windows have one slot."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What an event changed for the merges under way.
+
+    Args:
+        done: merges (timestamps) that are complete: their memory can be given back.
+        answers: to the workers whose pushes they held.
+        send: pieces to be sent now.
+    """
+
+    done: tuple[int, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    send: tuple[Request, ...] = ()
+
+
+class Merging:
+    """Merges the pushes of a dispatcher's workers and answers them.
+
+    Args:
+        outgoing: makes the dispatcher's own requests; nobody else makes any with it.
+    """
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self.outgoing = outgoing
+        self.windows = Windows(num_slots=1, limit=outgoing.limit)
+        self._open: list[Request] = []
+        self._under_way: dict[int, list[Request]] = {}
+        self._in_hand: set[Signature] = set()
+
+    @property
+    def pushes(self) -> list[Request]:
+        """Pushes in the open merge, in order of arrival."""
+        return list(self._open)
+
+    def receive(self, request: Request) -> Work | Answer | None:
+        """Take a worker's push.
+
+        Returns:
+            Work: its values are to be added to the open merge, at all its slots (the ticket is
+            0; nothing is to be finished); an answer to send now; or None: it is a late copy, or
+            meant for another life, or this one is over.
+        """
+        signature = request.signature
+        stream = self.outgoing.stream
+        meant = (request.recipient, request.recipient_incarnation)
+        if self.outgoing.is_fenced or meant != (stream.sender, stream.incarnation):
+            return None
+        if self.windows.is_former(signature):
+            text = f"node {signature.sender}, life {signature.incarnation}, is over"
+            return self._answer(request, Kind.FENCED, ("FencedNodeError", text))
+        problem = request.problem(self.outgoing.view.owners.size, self.windows.limit)
+        if request.pull or request.constituents:
+            problem = f"{signature}: a dispatcher merges pushes of workers, nothing else"
+        if problem is not None:
+            return self._answer(request, Kind.ERROR, ("RequestError", problem))
+        self.windows.meet(signature, request.oldest)
+        if self.windows.is_past(signature):
+            return None
+        if signature in self._in_hand:
+            return self._answer(request, Kind.HELD)
+        if not self.windows.fresh(signature, WHOLE).all():
+            error = self.windows.error(signature, WHOLE)
+            return self._answer(request, Kind.ERROR if error else Kind.OK, error)
+        self._in_hand.add(signature)
+        self._open.append(request)
+        self.windows.record(signature, WHOLE, request.oldest)
+        return Work(0, request, request.slots, no_slots())
+
+    def flush(self, now: float, *, cmd: int = 0, priority: int = 0) -> tuple[int, list[Request]]:
+        """Send the open merge to the servers: its timestamp and pieces.
+
+        Raises:
+            ValueError: nothing to send.
+            WindowFullError, FencedNodeError: as `Outgoing.request`; the merge stays open.
+        """
+        if not self._open:
+            raise ValueError("no push has come since the last flush")
+        timestamp, send = self.outgoing.request(
+            np.unique(np.concatenate([push.slots for push in self._open])),
+            now,
+            push=True,
+            everywhere=any(push.everywhere for push in self._open),
+            constituents=tuple(Constituent(p.signature, p.oldest, p.clocks) for p in self._open),
+            cmd=cmd,
+            priority=priority,
+        )
+        self._under_way[timestamp], self._open = self._open, []
+        return timestamp, send
+
+    def answer(self, answer: Answer, now: float) -> Merged:
+        """Take a server's answer."""
+        progress = self.outgoing.answer(answer, now)
+        return Merged() if progress is None else self._after([progress])
+
+    def learn(self, view: View, now: float) -> Merged:
+        """Know a newer state of the cluster."""
+        return self._after(self.outgoing.learn(view, now))
+
+    def due(self, now: float) -> list[Request]:
+        """What is to be sent again at `now`."""
+        return self.outgoing.due(now)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Merging {self.outgoing.stream} open={len(self._open)} sent={len(self._under_way)}>"
+        )
+
+    def validate(self) -> None:
+        """Raise AssertionError if the bookkeeping contradicts itself."""
+        self.outgoing.validate()
+        self.windows.validate()
+        pushes = [*self._open, *(push for merge in self._under_way.values() for push in merge)]
+        names = [push.signature for push in pushes]
+        assert len(set(names)) == len(names), "a push is in two merges"
+        assert set(names) == self._in_hand, "in hand is what is open or under way"
+        for timestamp in self._under_way:
+            assert self.outgoing.is_pending(timestamp), f"merge {timestamp} waits for nobody"
+
+    def _after(self, changes: list[Progress]) -> Merged:
+        """Answer the workers of the merges that are complete with this."""
+        done = [progress for progress in changes if progress.done]
+        answers: list[Answer] = []
+        for progress in done:
+            error = progress.errors[0] if progress.errors else None
+            pushes = self._under_way.pop(progress.timestamp)
+            answers += [self._complete(push, error) for push in pushes]
+        return Merged(
+            done=tuple(progress.timestamp for progress in done),
+            answers=tuple(answers),
+            send=tuple(piece for progress in changes for piece in progress.send),
+        )
+
+    def _complete(self, push: Request, error: tuple[str, str] | None) -> Answer:
+        self._in_hand.discard(push.signature)
+        if error is not None:
+            self.windows.record(push.signature, WHOLE, push.oldest, error)
+        return self._answer(push, Kind.ERROR if error else Kind.OK, error)
+
+    def _answer(self, request: Request, kind: Kind, error: tuple[str, str] | None = None) -> Answer:
+        stream, view = self.outgoing.stream, self.outgoing.view
+        return Answer(
+            kind=kind,
+            request=request.signature,
+            piece=request.piece,
+            sender=stream.sender,
+            sender_incarnation=stream.incarnation,
+            epoch=view.epoch,
+            map_version=view.map_version,
+            error=error,
+        )

@@ -1,0 +1,194 @@
+"""What each slot remembers of the pushes applied to it.
+
+A push is recognised per slot, so that one cut differently after a change of owner still counts
+once: when a slot moves, what is remembered of it moves along (`export`, `adopt`). What must be
+remembered is bounded by the makers: each request carries its maker's oldest unanswered timestamp,
+the watermark, and a push below it has its answer, so a copy of it is late and means nothing.
+
+The watermark is a fact about the maker and therefore kept once a stream; per slot there is one byte
+for each timestamp from the watermark on. Of each sender only the latest life is remembered: what
+comes from a former one is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.requests.errors import WindowFullError
+from kv.requests.messages import Slots
+from kv.requests.signature import Signature, Stream
+
+LIMIT = 1024
+"""How far a maker may run ahead of its oldest unanswered request."""
+
+UNSEEN, APPLIED, FAILED = 0, 1, 2
+
+
+@dataclass
+class Window:
+    """One stream: its watermark, by timestamp one byte a slot, and why those failed that did."""
+
+    watermark: int = 0
+    rows: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def advance(self, oldest: int) -> None:
+        if oldest > self.watermark:
+            self.watermark = oldest
+            for timestamp in [t for t in self.rows if t < oldest]:
+                self.forget(timestamp)
+
+    def forget(self, timestamp: int) -> None:
+        del self.rows[timestamp]
+        self.errors.pop(timestamp, None)
+
+    def export(self, slot: int) -> list[Any]:
+        """[watermark, timestamps applied, [timestamp, type, text] of those that failed]."""
+        applied = [t for t, row in self.rows.items() if row[slot] == APPLIED]
+        failed = [[t, *self.errors[t]] for t, row in self.rows.items() if row[slot] == FAILED]
+        return [self.watermark, applied, failed]
+
+
+class Windows:
+    """Which pushes each slot has had.
+
+    Args:
+        num_slots: slots are 0 … num_slots - 1.
+        limit: timestamps from the watermark on that a stream may use.
+    """
+
+    def __init__(self, num_slots: int, limit: int = LIMIT) -> None:
+        self.num_slots, self.limit = num_slots, limit
+        self._streams: dict[Stream, Window] = {}
+        self._floors: dict[int, int] = {}  # sender -> lowest incarnation that is heard
+
+    def is_former(self, signature: Signature) -> bool:
+        """Whether the request comes from a life that is over: fenced, or followed by another."""
+        return signature.incarnation < self._floors.get(signature.sender, 0)
+
+    def is_past(self, signature: Signature) -> bool:
+        """Whether its maker has the answer already (or gave up), so that this is a late copy."""
+        window = self._streams.get(signature.stream)
+        return window is not None and signature.timestamp < window.watermark
+
+    def is_beyond(self, signature: Signature, oldest: int) -> bool:
+        """Whether the maker runs further ahead than it may."""
+        return signature.timestamp >= oldest + self.limit
+
+    def meet(self, signature: Signature, oldest: int) -> bool:
+        """Note a maker's life and watermark. Returns whether this ended a former life of it."""
+        if self.is_former(signature):
+            return False
+        ended = self._raise_floor(signature.sender, signature.incarnation)
+        self._streams.setdefault(signature.stream, Window()).advance(oldest)
+        return ended
+
+    def fence(self, sender: int, incarnation: int) -> bool:
+        """Refuse `sender` up to this life from now on. Returns whether that is news."""
+        return self._raise_floor(sender, incarnation + 1)
+
+    def fresh(self, signature: Signature, slots: Slots) -> NDArray[np.bool_]:
+        """Which of `slots` the push may still be applied to: bool (len(slots),)."""
+        if self.is_former(signature) or self.is_past(signature):
+            return np.zeros(slots.size, np.bool_)
+        return np.equal(self._states(signature, slots), UNSEEN)
+
+    def error(self, signature: Signature, slots: Slots) -> tuple[str, str] | None:
+        """Type and text of why the push failed on some of `slots`; None: it did not."""
+        if (self._states(signature, slots) == FAILED).any():
+            return self._streams[signature.stream].errors[signature.timestamp]
+        return None
+
+    def record(
+        self,
+        signature: Signature,
+        slots: Slots,
+        oldest: int,
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        """Remember that the push was applied to `slots`, or with `error` failed there for good.
+
+        What no copy can come of is not kept: pushes of former lives and below the watermark.
+
+        Raises:
+            WindowFullError: the maker runs too far ahead.
+        """
+        self.meet(signature, oldest)
+        if self.is_former(signature) or self.is_past(signature) or not slots.size:
+            return
+        window = self._streams[signature.stream]
+        if self.is_beyond(signature, window.watermark):
+            raise WindowFullError(window.watermark, signature.timestamp, self.limit)
+        row = window.rows.get(signature.timestamp)
+        if row is None:
+            row = window.rows[signature.timestamp] = np.zeros(self.num_slots, np.uint8)
+        row[slots] = APPLIED if error is None else FAILED
+        if error is not None:
+            window.errors[signature.timestamp] = error
+
+    def export(self, slot: int) -> dict[str, Any]:
+        """What goes with `slot` to its next owner or into a checkpoint: plain msgpack types."""
+        return {
+            "floors": [list(item) for item in self._floors.items()],
+            "streams": [[*stream, *w.export(slot)] for stream, w in self._streams.items()],
+        }
+
+    def adopt(self, slot: int, blob: dict[str, Any]) -> bool:
+        """Take over what `export` gave. Returns whether that ended a former life of any sender.
+
+        Watermarks and incarnations only rise; what was remembered of the slot from an earlier
+        stay here is replaced, since its rows are.
+        """
+        self.forget(slot)
+        ended = [self._raise_floor(sender, floor) for sender, floor in blob["floors"]]
+        slots = np.array([slot])
+        for *names, watermark, applied, failed in blob["streams"]:
+            stream = Stream(*names)
+            self.meet(stream.at(0), watermark)
+            for timestamp in applied:
+                self.record(stream.at(timestamp), slots, watermark)
+            for timestamp, kind, text in failed:
+                self.record(stream.at(timestamp), slots, watermark, (kind, text))
+        return any(ended)
+
+    def forget(self, slot: int) -> None:
+        """Drop what is remembered of `slot`, which has left."""
+        for window in self._streams.values():
+            for timestamp, row in list(window.rows.items()):
+                row[slot] = UNSEEN
+                if not row.any():
+                    window.forget(timestamp)
+
+    def __len__(self) -> int:
+        """How many (stream, timestamp) rows of `num_slots` bytes are kept."""
+        return sum(len(window.rows) for window in self._streams.values())
+
+    def validate(self) -> None:
+        """Raise AssertionError if the bookkeeping contradicts itself."""
+        for stream, window in self._streams.items():
+            assert stream.incarnation >= self._floors.get(stream.sender, 0), f"{stream} is over"
+            for timestamp, row in window.rows.items():
+                assert window.watermark <= timestamp < window.watermark + self.limit, stream
+                assert row.any(), f"{stream}@{timestamp} remembers nothing"
+                assert row.max() <= FAILED, f"{stream}@{timestamp}"
+                if row.max() == FAILED:
+                    assert timestamp in window.errors, f"{stream}@{timestamp} failed without reason"
+            assert set(window.errors) <= set(window.rows), f"{stream}: errors outlive their pushes"
+
+    def _states(self, signature: Signature, slots: Slots) -> NDArray[np.uint8]:
+        window = self._streams.get(signature.stream)
+        row = window.rows.get(signature.timestamp) if window else None
+        return np.zeros(slots.size, np.uint8) if row is None else row[slots]
+
+    def _raise_floor(self, sender: int, incarnation: int) -> bool:
+        if incarnation <= self._floors.get(sender, 0):
+            return False
+        self._floors[sender] = incarnation
+        for stream in [s for s in self._streams if s.sender == sender]:
+            if stream.incarnation < incarnation:
+                del self._streams[stream]
+        return True

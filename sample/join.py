@@ -1,0 +1,166 @@
+"""Join the four raw files into samples with all columns of `sample.SCHEMA`, correct in time.
+
+Three stages, each within the memory limit: load the files into sorted tables (`sample.tables`), walk
+along users and make their samples (`sample.slices`), put these into the order of raw_sample.csv and
+write them (`sample.pieces`). Output files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from tqdm import tqdm
+
+from sample.errors import OutputError, SampleError, SettingError
+from sample.pieces import FIRST_TEST_DAY, Pieces, Writer
+from sample.rawfiles import BadLines
+from sample.slices import Walk, cut
+from sample.tables import Tables
+
+FORMATS = ("tsv", "parquet")
+LEAST_MEMORY = 256 << 20
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def join(
+    raw: Path,
+    out: Path,
+    *,
+    compat: bool = False,
+    format: str = "tsv",
+    memory: str = "2GB",
+    max_bad: int = 0,
+    temp: Path | None = None,
+) -> dict[str, Any]:
+    """Write `train` and `test` samples of the raw logs in `raw` to the folder `out`.
+
+    Args:
+        raw: folder of raw_sample.csv, ad_feature.csv, user_profile.csv and behavior_log.csv.
+        out: folder of train.tsv and test.tsv (or .parquet); made if missing.
+        compat: reproduce existing files: `workdayflag` 0, ad counts without the own clock hour.
+        format: tsv or parquet (all columns text).
+        memory: how much memory to use, such as 2GB; the rest of the work goes to disk.
+        max_bad: malformed lines to skip before giving up.
+        temp: folder for work files; `out` if None.
+    Returns:
+        `train` and `test` samples, `users`, `ads`, `behaviors` used, `slices`, `bad_lines` by file
+        with `bad_examples`, `seconds` by stage, and the `files` written.
+    Raises:
+        SampleError: a raw file is missing, lacks a column or has too many malformed lines; an
+            argument makes no sense; the output cannot be written.
+    """
+    if format not in FORMATS:
+        raise SettingError(f"format {format} is unknown; there are {', '.join(FORMATS)}")
+    budget = parse_memory(memory)
+    if not Path(raw).is_dir():
+        raise SettingError(f"{raw} is no folder; it must hold the four raw csv files")
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".join-", dir=temp or out))
+    except OSError as error:
+        raise OutputError(f"{error.filename}: {error.strerror}") from error
+    try:
+        return _join(Path(raw), Path(out), work, compat, format, budget, BadLines(max_bad))
+    except (OSError, pa.ArrowException) as error:
+        raise OutputError(f"the join failed, nothing was written: {error}") from error
+    except duckdb.Error as error:
+        raise SampleError(f"the join failed, nothing was written: {error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _join(
+    raw: Path, out: Path, work: Path, compat: bool, form: str, memory: int, bad: BadLines
+) -> dict[str, Any]:
+    clock = _Clock()
+    tables = Tables(raw, work / "join.duckdb", work / "spill", memory // 2, bad)
+    try:
+        tables.load(compat)
+        clock.stop("load")
+        pieces, figures = _walk(tables, work, compat, memory)
+        clock.stop("walk")
+    finally:
+        tables.close()
+    files = [out / f"{name}.{form}" for name in ("train", "test")]
+    train, test = _write(pieces, [work / file.name for file in files], form)
+    for file in files:
+        os.replace(work / file.name, file)
+    clock.stop("write")
+    return {
+        "train": train,
+        "test": test,
+        **figures,
+        "bad_lines": bad.counts,
+        "bad_examples": [str(example) for example in bad.examples],
+        "seconds": clock.seconds,
+        "files": [str(file) for file in files],
+    }
+
+
+def _walk(tables: Tables, work: Path, compat: bool, memory: int) -> tuple[Pieces, dict[str, int]]:
+    counts = "SELECT max(line), (SELECT count(*) FROM users), (SELECT count(*) FROM ads), "
+    counts += "(SELECT count(*) FROM behaviors) FROM impressions"
+    lines, users, ads, behaviors = tables.db.execute(counts).fetchall()[0]
+    folder = work / "pieces"
+    folder.mkdir()
+    pieces, walk, slices = (
+        Pieces(folder, lines or 0),
+        Walk(tables, compat),
+        cut(tables, memory // 4),
+    )
+    total = sum(piece.impressions for piece in slices)
+    with tqdm(total=total, desc="samples", unit="row", unit_scale=True, disable=None) as bar:
+        for piece in slices:
+            pieces.add(walk.samples(piece))
+            bar.update(piece.impressions)
+    return pieces, {"users": users, "ads": ads, "behaviors": behaviors, "slices": len(slices)}
+
+
+def _write(pieces: Pieces, paths: list[Path], form: str) -> tuple[int, int]:
+    train, test = (Writer(path, form) for path in paths)
+    with tqdm(total=pieces.ranges, desc="writing", unit="range", disable=None) as bar:
+        for samples in pieces.in_order() if pieces.files else ():
+            tests = pc.greater_equal(samples["day"], FIRST_TEST_DAY)
+            train.write(samples.filter(pc.invert(tests)))
+            test.write(samples.filter(tests))
+            bar.update()
+    train.close()
+    test.close()
+    return train.rows, test.rows
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of a size such as `2GB`, `512MiB` or `1.5g`; units are powers of 1024.
+
+    >>> parse_memory("1.5GB")
+    1610612736
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
+    if match is None:
+        raise SettingError(f"memory {text!r} is no size; write for example 2GB or 512MiB")
+    nbytes = int(float(match[1]) * _UNITS[match[2]])
+    if nbytes < LEAST_MEMORY:
+        raise SettingError(f"memory {text} is too little; the join needs at least 256MB")
+    return nbytes
+
+
+class _Clock:
+    """Seconds of the stages."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def stop(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = round(now - self._since, 3)
+        self._since = now

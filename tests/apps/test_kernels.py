@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from apps.ctr.batch import Block, starts_of
+from apps.ctr.lookup import Lookup
+
+
+def random_block(
+    rng: np.random.Generator, rows: int, features: int, dense: int, most: int
+) -> Block:
+    lengths = rng.integers(0, 4, (rows, features)).astype(np.uint16)
+    starts = starts_of(lengths.sum(axis=1, dtype=np.int64))
+    keys = rng.integers(1, most, starts[-1], dtype=np.uint64)
+    keys[rng.random(len(keys)) < 0.1] = 2**64 - 1
+    return Block(rng.normal(size=(rows, dense)).astype(np.float32), keys, lengths, starts)
+
+
+def bags(block: Block) -> list[tuple[int, int, np.ndarray]]:
+    """(row, feature, keys) of each bag."""
+    found, place = [], 0
+    for row, counts in enumerate(block.lengths):
+        for feature, count in enumerate(counts.tolist()):
+            found.append((row, feature, block.keys[place : place + count]))
+            place += count
+    return found
+
+
+sizes = {
+    "rows": st.integers(0, 6),
+    "features": st.integers(0, 4),
+    "dense": st.integers(0, 3),
+    "dim": st.integers(1, 5),
+    "most": st.sampled_from([2, 5, 1000, 2**63]),
+    "seed": st.integers(0, 2**32 - 1),
+}
+
+
+@settings(deadline=None)  # the first call compiles
+@given(**sizes)
+def test_inputs_are_the_mean_embeddings_then_the_dense_features(
+    rows: int, features: int, dense: int, dim: int, most: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    blocks = [random_block(rng, rows, features, dense, most), random_block(rng, rows, 1, 0, most)]
+    lookup = Lookup(blocks)
+    values = rng.normal(size=(len(lookup.keys), dim)).astype(np.float32)
+    out = [
+        np.full((rows, b.lengths.shape[1] * dim + b.dense.shape[1]), np.nan, np.float32)
+        for b in blocks
+    ]
+
+    lookup.fill(values, out)
+
+    assert_array_equal(lookup.keys, np.unique(np.concatenate([b.keys for b in blocks])))
+    table = dict(zip(lookup.keys.tolist(), values, strict=True))
+    for block, matrix in zip(blocks, out, strict=True):
+        width = block.lengths.shape[1] * dim
+        assert_array_equal(matrix[:, width:], block.dense)
+        for row, feature, keys in bags(block):
+            mean = (
+                np.mean([table[k] for k in keys.tolist()], axis=0) if len(keys) else np.zeros(dim)
+            )
+            assert_allclose(matrix[row, feature * dim : (feature + 1) * dim], mean, atol=1e-6)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(**sizes)
+def test_gradients_are_summed_over_the_occurrences_of_a_key(
+    rows: int, features: int, dense: int, dim: int, most: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    block = random_block(rng, rows, features, dense, most)
+    lookup = Lookup([block])
+    grad = rng.normal(size=(rows, features * dim + dense)).astype(np.float32)
+    grad.flags.writeable = False
+
+    found = lookup.gradients([grad], dim)
+
+    expected = {key: np.zeros(dim) for key in lookup.keys.tolist()}
+    for row, feature, keys in bags(block):
+        for key in keys.tolist():
+            expected[key] += grad[row, feature * dim : (feature + 1) * dim] / np.float64(len(keys))
+    assert_allclose(found, np.array([*expected.values()]).reshape(-1, dim), atol=1e-5)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 8), dense=st.integers(0, 2))
+def test_rows_taken_sliced_and_put_together_keep_their_features(
+    seed: int, rows: int, dense: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    block = random_block(rng, rows, 3, dense, 50)
+    order = rng.permutation(rows)
+    cut = int(rng.integers(0, rows + 1))
+
+    taken = Block.concatenate([block.take(order).slice(0, cut), block.take(order).slice(cut, rows)])
+
+    assert_array_equal(taken.dense, block.dense[order])
+    assert_array_equal(taken.lengths, block.lengths[order])
+    wanted = [block.keys[block.starts[i] : block.starts[i + 1]] for i in order]
+    assert_array_equal(taken.keys, np.concatenate(wanted))
