@@ -109,7 +109,7 @@ def local(
                 log_dir=log_dir, run_dir=run_dir, verbose=verbose or verbosity(current())
             ),
         )
-    _exit(code)
+    leave(code)
 
 
 @main.command()
@@ -165,7 +165,7 @@ def config(ini: Path, overrides: tuple[str, ...], verbose: int) -> None:
         click.echo(explain(read_job(ini, overrides)), nl=False)
 
 
-def _exit(code: int) -> None:
+def leave(code: int) -> None:
     """Leave with `code`, quietly even if nobody reads our output any more."""
     try:
         sys.stdout.flush()

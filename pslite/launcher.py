@@ -55,6 +55,7 @@ class LaunchOptions:
         finish_timeout: seconds for scheduler and servers to end after the last worker.
         grace: seconds from SIGTERM to SIGKILL.
         node_command: what is started as scheduler and server.
+        prepare: compile kernels and try `[server] app` once before any node starts.
     """
 
     env: Mapping[str, str] | None = None
@@ -67,6 +68,7 @@ class LaunchOptions:
     finish_timeout: float = 30.0
     grace: float = guard.GRACE
     node_command: Sequence[str] = (sys.executable, "-m", "pslite", "node")
+    prepare: bool = True
 
 
 def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | None = None) -> int:
@@ -267,14 +269,18 @@ class _LocalJob:
         who = f"{failure.node}: " if failure.node else ""
         self._say(f"job {self._job.run.name} stopped after {seconds:.1f} s: {who}{failure.problem}")
         last_words = self._tails.get(failure.node, []) if failure.node else []
-        if last_words:
-            self._say(f"the last lines of {failure.node}:")
-            self._options.err.writelines(f"    {line}\n" for line in last_words)
+        is_in_sight = self._screen.ends_with(str(failure.node), len(last_words)) and is_same_file(
+            self._options.out, self._options.err
+        )
+        if last_words and not is_in_sight:
+            block = "".join(f"\n    {line}" for line in last_words)
+            self._say(f"the last lines of {failure.node}:{block}")
         return failure.exit_code
 
     def _say(self, text: str) -> None:
-        self._options.err.write(f"pslite: {text}\n")
-        self._options.err.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._options.err.write(f"pslite: {text}\n")
+            self._options.err.flush()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -309,6 +315,14 @@ class _LocalJob:
                 signal.signal(signum, handler)
             wake.close()
             woken.close()
+
+
+def is_same_file(one: TextIO, other: TextIO) -> bool:
+    """Whether both streams go to one terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError, AttributeError):
+        return one is other
 
 
 @contextlib.contextmanager

@@ -67,6 +67,7 @@ class Screen:
     def __init__(self, out: TextIO, *, colour: bool | None = None) -> None:
         self._out = out
         self._colour = out.isatty() if colour is None else colour
+        self._last, self._run = "", 0  # who wrote last, and how many lines in a row
 
     def write(self, role: str, name: str, block: bytes) -> None:
         """Write whole lines of one node at once, and flush.
@@ -79,6 +80,12 @@ class Screen:
         encoding = getattr(self._out, "encoding", None) or "utf-8"
         self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self._out.flush()
+        self._run = (self._run if name == self._last else 0) + block.count(b"\n")
+        self._last = name
+
+    def ends_with(self, name: str, lines: int) -> bool:
+        """Whether the last `lines` lines are all of `name`."""
+        return self._last == name and self._run >= lines
 
     def _prefix(self, role: str, name: str) -> str:
         if self._colour:
