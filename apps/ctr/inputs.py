@@ -10,7 +10,8 @@ from typing import Literal
 
 from apps.ctr.errors import DataError
 from apps.ctr.job import RunFolder
-from feature_extract.extract import DICTIONARY, apply, extract
+from feature_extract.extract import apply, extract
+from feature_extract.index import DICTIONARY
 from feature_extract.schema import FILE_NAME, IndexKind
 
 FINAL = (".parquet", ".tsv", ".tsv.gz")
