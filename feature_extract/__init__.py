@@ -5,7 +5,8 @@
     columns, operators, samples         the features of a chunk, column by column
     vocabulary, counting, index         from feature values to numbers
     text_output, parquet_output         what is written
-    extract                             the passes over the files: `extract`, `apply`
+    passes, earlier, extract            the passes over the files: `extract`, `apply`
+    explain, split                      one sample's features; a file in two
     schema                              what the written columns mean (cheap to import)
     cli                                 `pslite-features`
 

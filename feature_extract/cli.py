@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -11,7 +11,35 @@ from feature_extract.errors import FeatureError
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 ANYWHERE = click.Path(path_type=Path)
-FORMAT = click.Choice(["text", "parquet"])
+
+conf_option = click.option("--conf", type=EXISTING, required=True, help="The feature ini.")
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a line of the ini; may be repeated.",
+)
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "parquet"]),
+    default="parquet",
+    show_default=True,
+    help="Lines of text, or Parquet for training.",
+)
+max_bad_option = click.option(
+    "--max-bad",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many malformed lines of a file are skipped and counted.",
+)
+dictionary_option = click.option(
+    "--dictionary",
+    type=click.Path(exists=True, path_type=Path),
+    help="Directory of an earlier extraction, or a dictionary file; hashing needs none.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,13 +55,8 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--conf", type=EXISTING, required=True, help="The feature ini.")
-@click.option(
-    "--train",
-    type=EXISTING,
-    required=True,
-    help="Training samples; the dictionary is made of them.",
-)
+@conf_option
+@click.option("--train", type=EXISTING, required=True, help="Training samples.")
 @click.option("--test", type=EXISTING, help="Test samples.")
 @click.option("--out", type=ANYWHERE, required=True, help="Directory for the results.")
 @click.option(
@@ -41,16 +64,9 @@ def main() -> None:
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Values seen that often or less have no number.",
+    help="Values seen that often or less in the training samples have no number.",
 )
-@click.option(
-    "--format",
-    "format_",
-    type=FORMAT,
-    default="parquet",
-    show_default=True,
-    help="Text lines, or Parquet for training.",
-)
+@format_option
 @click.option(
     "--index",
     type=click.Choice(["dictionary", "hash"]),
@@ -58,26 +74,22 @@ def main() -> None:
 )
 @click.option(
     "--intermediate/--no-intermediate",
-    default=None,
-    help="Intermediate samples and counts; text has them unless told not to.",
+    default=False,
+    help="Intermediate samples and counts with parquet, too; text always has them.",
 )
 @click.option(
     "--compat",
     is_flag=True,
-    help="Reproduce existing files: NULL in a number column is an error, absent sections are counted.",
+    help="Reproduce existing files: NULL in a number column is an error, absent sparse "
+    "sections are counted.",
 )
-@click.option(
-    "--max-bad",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Malformed lines to skip in each file.",
-)
-def extract(format_: str, **options: Any) -> None:
+@max_bad_option
+@set_option
+def extract(format_: Literal["text", "parquet"], **options: Any) -> None:
     """Make a dictionary of the training samples and extract both files.
 
     \b
-    Example: Parquet files for training
+    Parquet files for training:
       pslite-features extract --conf conf/features_taobao.ini --train samples/train.tsv \\
           --test samples/test.tsv --out features --min-freq 1
     The same as text, with intermediate samples and counts:
@@ -89,40 +101,21 @@ def extract(format_: str, **options: Any) -> None:
         report = run(format=format_, **options)
     except FeatureError as error:
         _fail(error)
-    _report(report)
+    _print_report(report)
 
 
 @main.command()
-@click.option("--conf", type=EXISTING, required=True, help="The feature ini of that extraction.")
-@click.option(
-    "--dictionary",
-    type=click.Path(exists=True, path_type=Path),
-    help="Directory of an earlier extraction, or a dictionary file; not needed with hashing.",
-)
+@conf_option
+@dictionary_option
 @click.option("--data", type=EXISTING, required=True, help="The samples.")
 @click.option("--out", type=ANYWHERE, required=True, help="The file to write.")
-@click.option(
-    "--format",
-    "format_",
-    type=FORMAT,
-    default="parquet",
-    show_default=True,
-    help="Text lines, or Parquet.",
-)
-@click.option(
-    "--max-bad",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Malformed lines to skip.",
-)
-def apply(format_: str, **options: Any) -> None:
-    """Extract one more file with the dictionary of an earlier extraction.
-
-    Samples may lack their label.
+@format_option
+@max_bad_option
+@set_option
+def apply(format_: Literal["text", "parquet"], **options: Any) -> None:
+    """Extract one more file as an earlier extraction was done; samples may lack their label.
 
     \b
-    Example:
       pslite-features apply --conf conf/features_taobao.ini --dictionary features \\
           --data new.tsv --out new.parquet
     """
@@ -132,24 +125,74 @@ def apply(format_: str, **options: Any) -> None:
         report = run(format=format_, **options)
     except FeatureError as error:
         _fail(error)
-    _report(report)
+    _print_report(report)
+
+
+@main.command()
+@conf_option
+@click.option("--data", type=EXISTING, required=True, help="The samples.")
+@click.option("--row", type=click.IntRange(1), required=True, help="Which sample, from 1.")
+@dictionary_option
+@set_option
+def explain(**options: Any) -> None:
+    """Print the features of one sample: column, operator, what it read, what came out.
+
+    \b
+      pslite-features explain --conf conf/features_taobao.ini --data samples/test.tsv --row 5
+    With --dictionary the numbers of the values stand beside them.
+    """
+    from feature_extract.explain import explain as run
+
+    try:
+        found = run(**options)
+    except FeatureError as error:
+        _fail(error)
+    for line in found.lines():
+        click.echo(line)
+
+
+@main.command()
+@click.option("--data", type=EXISTING, required=True, help="The file, text or Parquet.")
+@click.option("--out", type=ANYWHERE, required=True, help="Directory for the two files.")
+@click.option(
+    "--test-share",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="Which share of the rows, from the end, becomes the test file.",
+)
+@click.option("--conf", type=EXISTING, help="Feature ini that says whether there is a header.")
+@click.option("--header/--no-header", default=None, help="The same without an ini.")
+def split(**options: Any) -> None:
+    """Split a file: the head for training, the tail for testing, a header kept in both.
+
+    \b
+      pslite-features split --data avazu.csv --header --test-share 0.1 --out parts
+    """
+    from feature_extract.split import split as run
+
+    try:
+        parts = run(**options)
+    except FeatureError as error:
+        _fail(error)
+    for part in parts:
+        click.echo(f"{part.rows} rows in {part.path}")
 
 
 def _fail(error: FeatureError) -> NoReturn:
     raise click.ClickException(str(error))
 
 
-def _report(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any]) -> None:
     for warning in report["warnings"]:
         click.echo(f"warning: {warning}", err=True)
     for example in report["bad_examples"]:
         click.echo(f"skipped: {example}", err=True)
-    rows = ", ".join(f"{count} {name}" for name, count in report["rows"].items())
-    skipped = sum(report["bad_lines"].values())
-    click.echo(f"{rows} samples, {report['features']} features in {report['seconds']:.1f} s")
-    if skipped:
-        click.echo(f"{skipped} malformed lines skipped")
+    rows = " and ".join(f"{count} {name}" for name, count in report["rows"].items())
+    click.echo(f"{rows} samples, {report['features']} features, {report['seconds']:.1f} s")
+    for name, count in report["bad_lines"].items():
+        if count:
+            click.echo(f"{count} malformed lines of {name} skipped")
     if report["values"] is not None:
-        click.echo(f"dictionary of {report['size']} of {report['values']} values")
-    for file in report["files"]:
-        click.echo(f"  {file}")
+        click.echo(f"{report['size']} of {report['values']} values are in the dictionary")
+    click.echo("in " + ", ".join(report["files"]))

@@ -118,7 +118,7 @@ class Columns:
         return self._numbers[field]
 
     def lists(self, field: str) -> Lists:
-        """The field's texts cut at the list delimiter; the empty text is a list of one empty item."""
+        """The field's texts cut at the list delimiter; of an empty text comes one empty item."""
         if field not in self._lists:
             codes, texts = self.texts(field)
             lists = pc.split_pattern(texts, self.conf.input.list_delimiter)

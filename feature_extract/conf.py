@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,12 @@ from feature_extract.schema import (
 )
 
 SECTIONS = {f"{kind}_features_{group}": (kind, group) for kind in KINDS for group in GROUPS}
+KNOWN_KEYS = {
+    "raw_sample_schema": ("fields",),
+    "id": ("id", "escape"),
+    "label": ("label",),
+    "index": ("kind",),
+}
 KNOWN_SECTIONS = ("raw_sample_schema", "input", "id", "label", "index", *SECTIONS)
 
 
@@ -83,13 +90,23 @@ class FeatureConf:
         return FeatureSchema(features, index, size, self.label.text, identity, self.text, compat)
 
 
-def read_conf(path: Path) -> FeatureConf:
+def read_conf(path: Path, settings: Sequence[str] = ()) -> FeatureConf:
     """Read and check a feature ini.
 
+    Args:
+        settings: lines that override those of the file, `section.key=value`.
     Raises:
         IniError: anything in it is wrong; the text names file, line, section and key.
     """
-    return parse_conf(read_text(path), str(path))
+    text = read_text(path)
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        section, dot, key = name.partition(".")
+        if not (equals and dot and section.strip() and key.strip()):
+            raise IniError(f"--set {setting!r} is not SECTION.KEY=VALUE", file=str(path))
+        # of a repeated key the last one counts, so an override is a further line
+        text += f"\n[{section.strip()}]\n{key.strip()} = {value}\n"
+    return parse_conf(text, str(path))
 
 
 def parse_conf(text: str, file: str) -> FeatureConf:
@@ -127,12 +144,12 @@ def _unknown_names(sections: Sections, file: str) -> list[str]:
     for section, entries in sections.items():
         if section not in KNOWN_SECTIONS:
             warnings.append(f"{file}: [{section}] is unknown{nearest(section, KNOWN_SECTIONS)}")
-        known = {"id": {"id", "escape"}, "label": {"label"}, "index": {"kind"}}.get(section)
-        for key in entries:
-            if known and key not in known:
-                warnings.append(
-                    f"{file}:{entries[key].line}: [{section}] {key} is unknown{nearest(key, known)}"
-                )
+        known = KNOWN_KEYS.get(section, entries)
+        warnings += [
+            f"{file}:{entry.line}: [{section}] {key} is unknown{nearest(key, known)}"
+            for key, entry in entries.items()
+            if key not in known
+        ]
     return warnings
 
 

@@ -82,6 +82,11 @@ class Definition:
         return self.place.key
 
     @property
+    def meaning(self) -> tuple[object, ...]:
+        """All that its values depend on: equal for definitions that extract the same."""
+        return (self.operator, self.fields, self.prefix, self.breaks, self.parts)
+
+    @property
     def multi(self) -> bool:
         """Whether one sample may have several values."""
         return self.operator == "group"

@@ -20,6 +20,7 @@ from feature_extract.pairs import read_pairs, write_pairs
 from feature_extract.schema import IndexKind
 from feature_extract.vocabulary import Counter, Vocabulary
 
+DICTIONARY = "dictionary.tsv"  # its name in an output directory
 T = TypeVar("T", np.int64, np.uint64)
 NO_PREFIX = ""  # of the empty text that compatibility mode counts for an absent section
 

@@ -7,38 +7,17 @@ quoting, values of a list joined by commas.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from feature_extract.errors import IniError, nearest
 from feature_extract.ini import Entry
 
 CRITEO = ("label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27)))
-AVAZU = tuple(
-    [
-        "id",
-        "click",
-        "hour",
-        "C1",
-        "banner_pos",
-        "site_id",
-        "site_domain",
-        "site_category",
-        "app_id",
-        "app_domain",
-        "app_category",
-        "device_id",
-        "device_ip",
-        "device_model",
-        "device_type",
-        "device_conn_type",
-        "C14",
-        "C15",
-        "C16",
-        "C17",
-        "C18",
-        "C19",
-        "C20",
-        "C21",
-    ]
+AVAZU = (
+    *("id", "click", "hour", "C1", "banner_pos"),
+    *("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"),
+    *("device_id", "device_ip", "device_model", "device_type", "device_conn_type"),
+    *(f"C{n}" for n in range(14, 22)),
 )
 AVAZU_DERIVED = {"date": "hour", "hour_of_day": "hour", "weekday": "hour"}
 LIBSVM = ("label", "features")
@@ -102,7 +81,8 @@ def read_input(section: dict[str, Entry], file: str) -> tuple[InputSpec, list[st
         if key not in known:
             warnings.append(f"{file}:{entry.line}: [input] {key} is unknown{nearest(key, known)}")
         elif key != "format":
-            spec = replace(spec, **{key: _value(key, entry, file)})
+            value: Any = _value(key, entry, file)
+            spec = replace(spec, **{key: value})
     if spec.negative and not spec.positive:
         raise IniError(
             "negative labels without positive ones; write positive = TEXT, or leave both empty",

@@ -89,7 +89,7 @@ def gather_bytes(text, starts, ends, offsets, out):
 
 @kernel
 def hash_texts(data, offsets, hashes):
-    """A 64-bit hash of each text.  data: uint8; offsets: int32 or int64 (n + 1,); hashes: uint64 (n,).
+    """A 64-bit hash of each text.  data: uint8; offsets: int32 (n + 1,); hashes: uint64 (n,).
 
     FNV-1a over the bytes and a final mix (Stafford's variant 13 of splitmix64); it only spreads
     texts over a table in memory and never leaves the process.
@@ -107,7 +107,7 @@ def hash_texts(data, offsets, hashes):
 def intern_texts(data, offsets, hashes, add, table, known, known_offsets, known_hashes, size, ids):
     """Number texts by a table of known ones, new texts getting the next number.
 
-    data: uint8, offsets: int32 or int64 (n + 1,), hashes: uint64 (n,): the texts.  add: whether new
+    data: uint8, offsets: int32 (n + 1,), hashes: uint64 (n,): the texts.  add: whether new
     texts are entered; if not they get -1.  table: int64 (a power of two,), a number or -1 in each
     slot, with room for all.  known: uint8, known_offsets: int64, known_hashes: uint64: the texts in
     the table, with room for all.  size: how many those are.  ids: int64 (n,), filled.
@@ -160,8 +160,11 @@ def enter_numbers(hashes, size, table):
 
 @kernel
 def list_hits(wanted, rows, offsets, items, hits):
-    """Whether a list holds a value.  wanted: int32 (n,), an item's number or -1.  rows: int32 (n,),
-    which list to search.  offsets: int32 (lists + 1,), items: int32: the lists.  hits: bool (n,)."""
+    """Whether a list holds a value.
+
+    wanted: int32 (n,), an item's number or -1.  rows: int32 (n,), which list to search.  offsets:
+    int32 (lists + 1,), items: int32: the lists.  hits: bool (n,), filled.
+    """
     for i in range(wanted.size):
         hits[i] = False
         if wanted[i] >= 0:

@@ -45,4 +45,4 @@ def number(text: str) -> float | None:
 
 def six_decimals(numbers: NDArray[np.float32]) -> pa.StringArray:
     """The numbers as text with six decimals, as C's `%f` prints them."""
-    return pa.array(["%.6f" % value for value in numbers.tolist()], pa.string())
+    return pa.array([f"{value:.6f}" for value in numbers.tolist()], pa.string())

@@ -153,8 +153,8 @@ def _root_or_log(
         raise columns.error_at(
             codes,
             code,
-            f"field {field}: {operator} needs a number {limit}, not {values[code]:g}; use 'bucket', "
-            f"or let [input] clip_min lift such numbers",
+            f"field {field}: {operator} needs a number {limit}, not {values[code]:g}; read it "
+            f"with 'bucket', or let [input] clip_min lift such numbers",
         )
     result = (np.log if operator == "log" else np.sqrt)(wide + 1)
     return codes, np.where(known, result, 0).astype(np.float32)

@@ -62,7 +62,7 @@ def read_pairs(path: Path) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]
         ) as reader:
             for batch in reader:
                 texts, numbers = batch.columns
-                if numbers.null_count or pc.all(pc.greater(numbers, 0)).as_py() not in (True, None):
+                if numbers.null_count or pc.any(pc.equal(numbers, 0)).as_py():
                     raise DictionaryError(str(path), "an index is missing or is 0")
                 yield texts, numbers.to_numpy()
     except (pa.ArrowException, OSError) as error:

@@ -91,9 +91,7 @@ class Engine:
                     f"(here is the first definition, there the new one)",
                 )
             return number
-        store = SparseStore(spec)
-        if spec.kind == "dense":
-            self._fill(spec, store)
+        store = self._filled(spec) if spec.kind == "dense" else SparseStore(spec)
         number = len(self.tables)
         self.tables.append(Table(spec, store, mode_of(spec.mode or "", spec.name, self.progress)))
         self.numbers[spec.name] = number
@@ -239,12 +237,14 @@ class Engine:
                 foreign = [keys for keys, _ in batches if not self.owner_filter(keys).all()]
                 assert not foreign, f"{found} holds keys of another server"
 
-    def _fill(self, spec: TableSpec, store: SparseStore) -> None:
-        """Make the blocks of a dense table that live here."""
+    def _filled(self, spec: TableSpec) -> SparseStore:
+        """The blocks of a dense table that live here, all made at once: it never grows."""
         keys = dense_keys(spec).keys
         if self.owner_filter is not None:
             keys = keys[self.owner_filter(keys)]
+        store = SparseStore(spec, capacity=keys.size, reserve=0)
         store.create(keys)
+        return store
 
     def _checked_push(
         self, rank: int, clock: int, table: int, keys: Keys, grads: Values
@@ -261,13 +261,21 @@ class Engine:
         advanced = False
         for found in self.tables:
             before = found.mode.clock
-            self._apply(found, event(found.mode))
+            self._apply(found, [_known(found, held) for held in event(found.mode)])
             advanced |= found.mode.clock > before
         return advanced
 
     def _apply(self, found: Table, updates: Sequence[Update]) -> None:
         for update in updates:
             found.store.push(update.keys, update.grads)
+
+
+def _known(found: Table, held: Update) -> Update:
+    """A held update without rows that were deleted meanwhile from a table that makes none."""
+    if found.spec.missing != "error" or not found.store.absent(held.keys).size:
+        return held
+    known = ~np.isin(held.keys, found.store.absent(held.keys))
+    return Update(held.keys[known], held.grads[known])
 
 
 def _checked_keys(keys: Keys, spec: TableSpec) -> Keys:

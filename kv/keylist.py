@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from kv.errors import KeyListError, ValueShapeError
 from kv.kernels.jit import frozen
 from kv.kernels.merge import add_rows, merge_keys
-from kv.kernels.rows import expand
+from kv.kernels.rows import expand as expand_rows
 
 MAX_KEY = (1 << 64) - 1
 
@@ -45,7 +45,7 @@ class KeyList:
         if self.inverse is None:
             return values
         out = np.empty((self.inverse.size, values.shape[1]), np.float32)
-        expand(frozen(values), self.inverse, out)
+        expand_rows(frozen(values), self.inverse, out)
         return out
 
     def merge_grads(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -87,7 +87,10 @@ def as_keys(keys: ArrayLike, table: str) -> NDArray[np.uint64]:
     Raises:
         KeyListError: a negative number, one above 2^64 - 1, no integer, or not one list.
     """
-    array = np.asarray(keys)
+    try:
+        array = np.asarray(keys)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise KeyListError(table, f"keys cannot be read as one list: {error}") from error
     if array.ndim != 1:
         raise KeyListError(table, f"keys must be one list, not an array of shape {array.shape}")
     if array.dtype == np.uint64:
@@ -98,7 +101,7 @@ def as_keys(keys: ArrayLike, table: str) -> NDArray[np.uint64]:
             position = int(np.argmax(negative))
             problem = f"key {array[position]} at position {position} is negative"
             raise KeyListError(table, problem, position)
-        return frozen(array.astype(np.uint64) if array.itemsize < 8 else array.view(np.uint64))
+        return frozen(array.astype(np.int64, copy=False).view(np.uint64))
     if array.dtype.kind == "u":
         return frozen(array.astype(np.uint64))
     if array.size == 0:
@@ -125,7 +128,10 @@ def as_values(
     Raises:
         ValueShapeError: another shape, or no real numbers.
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueShapeError(table, f"{what} cannot be read as one array: {error}") from error
     if array.dtype.kind not in "fiu":
         raise ValueShapeError(table, f"{what} must be real numbers, not {array.dtype}")
     if array.shape != shape:

@@ -172,9 +172,7 @@ class LocalWorker:
         mode: str | None = None,
     ) -> LocalDenseTable:
         """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
-        spec = TableSpec.dense(
-            name, tuple(shape), optimizer=optimizer, initializer=initializer, mode=mode
-        )
+        spec = TableSpec.dense(name, shape, optimizer=optimizer, initializer=initializer, mode=mode)
         return LocalDenseTable(self, *self._define(spec))
 
     def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
@@ -208,8 +206,8 @@ class LocalWorker:
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
-        with self._open() as engine:
-            advanced = engine.step(self._rank, self._steps)
+        with self._cluster.lock:
+            advanced = self._engine().step(self._rank, self._steps)
             self._steps += 1
             if advanced:
                 self._cluster.changed.notify_all()
@@ -221,7 +219,8 @@ class LocalWorker:
             WouldWaitError: others have not, and this thread drives them, too.
             ClusterStoppedError: the cluster was stopped meanwhile.
         """
-        with self._open():
+        with self._cluster.lock:
+            self._engine()
             self._cluster.pass_barrier(self._rank, name)
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -233,7 +232,8 @@ class LocalWorker:
             WouldWaitError: others have not called yet, and this thread drives them, too.
         """
         sent = plain(value)
-        with self._open():
+        with self._cluster.lock:
+            self._engine()
             return self._cluster.gather(self._rank, sent)
 
     def close(self) -> None:
@@ -259,23 +259,18 @@ class LocalWorker:
         self, table: int, keys: NDArray[np.uint64], create: bool
     ) -> NDArray[np.float32]:
         """What tables call: values of strictly increasing `keys`, as soon as the mode allows."""
-        with self._open() as engine:
-            self._cluster.wait_until(
-                lambda: engine.may_pull(table, self._rank, self._steps),
-                lambda: WouldWaitError(
-                    f"a pull of table {engine.table(table).spec.name}",
-                    self._rank,
-                    engine.waits_for(table, self._rank, self._steps),
-                ),
-            )
+        with self._cluster.lock:
+            engine = self._engine()
+            if not engine.may_pull(table, self._rank, self._steps):
+                self._await(table, engine)
             return engine.pull(table, keys, create)
 
     def push_prepared(
         self, writes: Sequence[tuple[int, NDArray[np.uint64], NDArray[np.float32]]]
     ) -> Request:
         """What tables call: pushes of strictly increasing keys, all or none."""
-        with self._open() as engine:
-            engine.push_many(self._rank, self._steps, writes)
+        with self._cluster.lock:
+            self._engine().push_many(self._rank, self._steps, writes)
             self._requests += 1
             return self._requests
 
@@ -285,15 +280,25 @@ class LocalWorker:
         with self._cluster.lock:
             yield self._cluster.engine
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[Engine]:
-        with self._cluster.lock:
-            if self._cluster.is_closed(self._rank):
-                raise KVError(f"worker {self._rank} is closed")
-            yield self._cluster.engine
+    def _engine(self) -> Engine:
+        """The engine of a worker that is not closed; the lock is held."""
+        if self._cluster.is_closed(self._rank):
+            raise KVError(f"worker {self._rank} is closed")
+        return self._cluster.engine
+
+    def _await(self, table: int, engine: Engine) -> None:
+        self._cluster.wait_until(
+            lambda: engine.may_pull(table, self._rank, self._steps),
+            lambda: WouldWaitError(
+                f"a pull of table {engine.table(table).spec.name}",
+                self._rank,
+                engine.waits_for(table, self._rank, self._steps),
+            ),
+        )
 
     def _define(self, spec: TableSpec) -> tuple[TableSpec, int]:
-        with self._open() as engine:
+        with self._cluster.lock:
+            engine = self._engine()
             number = engine.define(spec)
             return engine.table(number).spec, number
 

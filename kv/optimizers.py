@@ -14,6 +14,8 @@ from typing import ClassVar
 
 from kv.settings import Named
 
+LEAST_EPS = 2e-38  # about the smallest normal float32; a zero gradient must not become 0 / 0
+
 
 class Optimizer(Named):
     """Base of all optimisers.
@@ -81,11 +83,8 @@ class Adagrad(Optimizer):
 
     def check(self) -> None:
         super().check()
-        self.require(self.eps >= 0, "eps", "0 or more")
         self.require(self.initial_accumulator >= 0, "initial_accumulator", "0 or more")
-        self.require(
-            self.eps + self.initial_accumulator > 0, "eps", "above 0 if initial_accumulator is 0"
-        )
+        self.require(self.eps >= LEAST_EPS, "eps", f"{LEAST_EPS} or more")
 
     def state_floats(self, dim: int) -> int:
         return dim
@@ -109,7 +108,7 @@ class Adam(Optimizer):
         super().check()
         self.require(0 <= self.beta1 < 1, "beta1", "in [0, 1)")
         self.require(0 <= self.beta2 < 1, "beta2", "in [0, 1)")
-        self.require(self.eps > 0, "eps", "above 0")
+        self.require(self.eps >= LEAST_EPS, "eps", f"{LEAST_EPS} or more")
 
     def state_floats(self, dim: int) -> int:
         return 2 * dim + 1

@@ -26,9 +26,10 @@ _MAGIC = b"SLOT"
 
 def mix64(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """splitmix64's finaliser, a bijection of uint64, of each key; any shape."""
-    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return keys ^ (keys >> np.uint64(31))
+    with np.errstate(over="ignore"):  # wrapping round is meant; NumPy warns where it is 0-d
+        keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return keys ^ (keys >> np.uint64(31))
 
 
 def slot_of(keys: NDArray[np.uint64]) -> NDArray[np.uint16]:

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Self
 
 from kv.errors import SettingError
 
+GREATEST = 3e38  # about the largest float32
+
 
 class Named:
     """Base of a family; each member is a frozen dataclass with a `name` and numbers as fields."""
@@ -54,10 +56,10 @@ class Named:
         Raises:
             SettingError: no name, an unknown one, or settings that do not fit it.
         """
-        rest = dict(settings)
-        name = rest.pop("name", None)
-        if not isinstance(name, str):
-            raise SettingError(cls.family, f"a name is missing in {dict(settings)}")
+        if not isinstance(settings, Mapping) or not isinstance(settings.get("name"), str):
+            raise SettingError(cls.family, f"a name is missing in {settings!r}")
+        rest = {str(key): value for key, value in settings.items()}
+        name = rest.pop("name")
         return cls.by_name(name, **rest)
 
     @classmethod
@@ -95,7 +97,7 @@ class Named:
             number = float(value)
         except (TypeError, ValueError):
             number = math.nan
-        if isinstance(value, bool) or not math.isfinite(number):
+        if isinstance(value, bool) or not abs(number) <= GREATEST:
             raise SettingError(self._label(), f"{setting} must be a finite number, not {value!r}")
         return number
 

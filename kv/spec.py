@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -53,20 +54,21 @@ class TableSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or len(self.name) > 200:
             raise SettingError("table", f"a name has 1 to 200 characters, not {self.name!r}")
-        object.__setattr__(self, "shape", tuple(int(side) for side in self.shape))
         self._check_choice("kind", self.kind, KINDS)
         self._check_choice("missing", self.missing, MISSING)
         if self.mode is not None:
             self._check_choice("mode", self.mode, MODES)
         self._check_type("optimizer", self.optimizer, Optimizer)
         self._check_type("initializer", self.initializer, Initializer)
-        if isinstance(self.dim, bool) or not isinstance(self.dim, int | np.integer):
-            raise SettingError(f"table {self.name}", f"dim must be an integer, not {self.dim!r}")
-        object.__setattr__(self, "dim", int(self.dim))
+        object.__setattr__(self, "shape", sides(self.name, self.shape))
+        object.__setattr__(self, "dim", self._whole("dim", self.dim))
         if not 1 <= self.dim <= MAX_DIM:
             raise SettingError(f"table {self.name}", f"dim must be 1 to {MAX_DIM}, not {self.dim}")
-        if self.kind == "dense":
-            self._check_shape()
+        if self.seed is not None:
+            object.__setattr__(self, "seed", self._whole("seed", self.seed))
+        if self.kind == "dense" and self.dim != block_width(self.shape):
+            problem = f"blocks of a dense {self.shape} have dim {block_width(self.shape)}"
+            raise SettingError(f"table {self.name}", f"{problem}, not {self.dim}")
 
     @classmethod
     def sparse(
@@ -102,7 +104,7 @@ class TableSpec:
     def dense(
         cls,
         name: str,
-        shape: tuple[int, ...],
+        shape: Sequence[int],
         *,
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
@@ -113,10 +115,11 @@ class TableSpec:
         return cls(
             name=name,
             kind="dense",
-            dim=block_width(shape),
-            shape=shape,
+            dim=block_width(sides(name, shape)),
+            shape=sides(name, shape),
             optimizer=SGD() if optimizer is None else optimizer,
             initializer=Zeros() if initializer is None else initializer,
+            missing="error",  # every block is made with the table
             mode=mode,
             seed=seed,
         )
@@ -146,11 +149,11 @@ class TableSpec:
             SettingError: fields are missing, unknown or wrong.
         """
         known = {f.name for f in fields(cls)}
-        if set(settings) != known:
-            odd = sorted(set(settings) ^ known)
-            raise SettingError("table", f"a definition has the fields {sorted(known)}; check {odd}")
+        if not isinstance(settings, Mapping) or set(settings) != known:
+            raise SettingError(
+                "table", f"a definition has the fields {sorted(known)}: {settings!r}"
+            )
         values = dict(settings)
-        values["shape"] = tuple(values["shape"])
         values["optimizer"] = Optimizer.from_dict(values["optimizer"])
         values["initializer"] = Initializer.from_dict(values["initializer"])
         return cls(**values)
@@ -173,13 +176,25 @@ class TableSpec:
             problem = f"{field} must be one of kv.{field}s, not {value!r}"
             raise SettingError(f"table {self.name}", problem)
 
-    def _check_shape(self) -> None:
-        if any(side < 1 for side in self.shape):
-            raise SettingError(f"table {self.name}", f"sides must be 1 or more, not {self.shape}")
-        width = block_width(self.shape)
-        if self.dim != width:
-            problem = f"the blocks of a dense {self.shape} have dim {width}, not {self.dim}"
-            raise SettingError(f"table {self.name}", problem)
+    def _whole(self, field: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise SettingError(f"table {self.name}", f"{field} must be an integer, not {value!r}")
+        return int(value)
+
+
+def sides(table: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape` as a tuple of Python integers.
+
+    Raises:
+        SettingError: no sequence of integers, each 1 or more.
+    """
+    try:
+        found = tuple(operator.index(side) for side in shape)
+    except TypeError:
+        found = (0,)
+    if any(side < 1 for side in found):
+        raise SettingError(f"table {table}", f"a shape has sides of 1 or more, not {shape!r}")
+    return found
 
 
 def block_width(shape: tuple[int, ...]) -> int:

@@ -33,6 +33,8 @@ _SCAN_ROWS = 65536  # rows of one SCAN answer
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
+Requests = dict[int, tuple[tuple[Clock, ...], list[NDArray[Any]]]]
+"""What each server is asked: its tables' clocks and its arrays."""
 
 
 class RemoteWorker:
@@ -109,11 +111,11 @@ class RemoteWorker:
 
     def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[Values]:
         """Pull from many tables in one request per server; answers in the order of `reads`."""
-        tables = [read[0] if isinstance(read, tuple) else read for read in reads]
+        tables = [_mine(read[0] if isinstance(read, tuple) else read) for read in reads]
         keylists = [_keys_of(read) for read in reads]
         cuts = [self._cut(keylist.unique) for keylist in keylists]
         outs = [
-            np.empty((keylist.unique.size, _spec(table).dim), np.float32)
+            np.empty((keylist.unique.size, table.spec.dim), np.float32)
             for table, keylist in zip(tables, keylists, strict=True)
         ]
         wanted = self._per_server(cuts)
@@ -127,7 +129,7 @@ class RemoteWorker:
                         raise KVError(f"a server answered with values of shape {values.shape}")
                     outs[place][group] = values
 
-        requests = {
+        requests: Requests = {
             server: (
                 self._clocks([tables[place] for place in places]),
                 [keylists[place].unique[cuts[place][server]] for place in places],
@@ -142,10 +144,10 @@ class RemoteWorker:
 
     def push_many(self, writes: Sequence[Write]) -> Request:
         """Push to many tables in one request per server. The caller's arrays may change after."""
-        tables = [write[0] for write in writes]
+        tables = [_mine(write[0]) for write in writes]
         merged = [_merged(write) for write in writes]
         cuts = [self._cut(keys) for keys, _ in merged]
-        requests = {}
+        requests: Requests = {}
         for server, places in self._per_server(cuts).items():
             arrays: list[NDArray[Any]] = []
             for place in places:
@@ -172,8 +174,8 @@ class RemoteWorker:
                 wanted.setdefault(server, []).append(place)
         return wanted
 
-    def _clocks(self, tables: Sequence[SparseTable | DenseTable]) -> tuple[Clock, ...]:
-        return tuple((_mine(table).id, self._steps, ()) for table in tables)
+    def _clocks(self, tables: Sequence[Table]) -> tuple[Clock, ...]:
+        return tuple((table.id, self._steps, ()) for table in tables)
 
     # -- requests -------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class RemoteWorker:
         self,
         command: Command,
         flags: Flag,
-        requests: dict[int, tuple[tuple[Clock, ...], list[NDArray[Any]]]],
+        requests: Requests,
         body: Any = None,
         finish: Finish | None = None,
     ) -> int:
@@ -222,13 +224,12 @@ class RemoteWorker:
         self, command: Command, table: Table, keys: Keys, values: Values | None = None
     ) -> list[Message]:
         """Ask the owners of `keys`, with the `values` of theirs, and wait; all answers."""
-        requests = {
-            server: (
-                self._clocks([table]),
-                [keys[group]] if values is None else [keys[group], values[group]],
-            )
-            for server, group in self._cut(keys).items()
-        }
+        requests: Requests = {}
+        for server, group in self._cut(keys).items():
+            arrays: list[NDArray[Any]] = [keys[group]]
+            if values is not None:
+                arrays.append(values[group])
+            requests[server] = (self._clocks([table]), arrays)
         timestamp = self._ask(command, Flag.PUSH, requests, finish=list)
         answers: list[Message] = self._customer.wait(timestamp)
         return answers
@@ -250,9 +251,7 @@ class RemoteWorker:
         self._customer.raise_failed()
         if self._has_rounds:
             servers = self.office.members(Role.SERVER)
-            requests: dict[int, tuple[tuple[Clock, ...], list[NDArray[Any]]]] = {
-                server: ((), []) for server in servers
-            }
+            requests: Requests = {server: ((), []) for server in servers}
             flags = Flag.PUSH | Flag.EVERYWHERE
             self._ask(Command.STEP, flags, requests, {"clock": self._steps})
         self._steps += 1
@@ -351,7 +350,7 @@ class RemoteSparseTable(Table):
 
     def items(self) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, values); keys rise within a batch."""
-        start = {server: 0 for server in self.worker.office.members(Role.SERVER)}
+        start = dict.fromkeys(self.worker.office.members(Role.SERVER), 0)
         while start:
             for server in list(start):
                 keys, values, go_on = self._scan(server, start[server])
@@ -412,10 +411,6 @@ def _mine(table: SparseTable | DenseTable) -> Table:
     return table
 
 
-def _spec(table: SparseTable | DenseTable) -> TableSpec:
-    return _mine(table).spec
-
-
 def _keys_of(read: Read) -> KeyList:
     if isinstance(read, tuple):
         table, keys = read
@@ -425,7 +420,7 @@ def _keys_of(read: Read) -> KeyList:
     return KeyList(read.layout.keys, None)
 
 
-def _answer_of(table: SparseTable | DenseTable, keylist: KeyList, values: Values) -> Values:
+def _answer_of(table: Table, keylist: KeyList, values: Values) -> Values:
     if isinstance(table, RemoteDenseTable):
         return table.layout.unpack(values)
     return keylist.expand(values)

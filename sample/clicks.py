@@ -18,7 +18,7 @@ PV, FAV, CART, BUY = range(4)
 REMEMBERED = 4  # latest clicks of a user that count
 
 # effects on the logit
-SEEN_CATE = 0.55  # viewed the ad's cate in the last 14 days
+SEEN_CATE = 0.6  # viewed the ad's cate in the last 14 days
 WANTED_CATE = 0.6  # put into the cart, or marked, something of the ad's cate in the last 14 days
 BOUGHT_CATE = -0.5  # bought something of it
 SEEN_BRAND = 0.4  # viewed the ad's brand in the last 14 days
@@ -49,15 +49,15 @@ def make_effects(rng: Rng, catalogue: Catalogue) -> Effects:
     price = np.log(catalogue.price)
     hours = np.arange(24)
     return Effects(
-        cate=rng.normal(0.0, 0.45, catalogue.n_cates),
-        brand=rng.normal(0.0, 0.2, len(catalogue.brand_ids)),
-        ad=rng.normal(0.0, 0.15, len(catalogue.ad_ids)) - 0.25 * (price - price.mean()),
-        taste=rng.normal(0.0, 0.3, (2, catalogue.n_cates)),
+        cate=rng.normal(0.0, 0.42, catalogue.n_cates),
+        brand=rng.normal(0.0, 0.12, len(catalogue.brand_ids)),
+        ad=rng.normal(0.0, 0.08, len(catalogue.ad_ids)) - 0.25 * (price - price.mean()),
+        taste=rng.normal(0.0, 0.25, (2, catalogue.n_cates)),
         age=rng.normal(0.0, 0.25, 7),
         shopping=np.array([-0.35, -0.1, 0.1]),
         pvalue=np.array([-0.3, 0.0, 0.3, 0.05]),
-        hour=0.35 * np.sin((hours - 15) / 24 * 2 * np.pi),
-        pid=np.array([0.2, -0.3]),
+        hour=0.4 * np.sin((hours - 15) / 24 * 2 * np.pi),
+        pid=np.array([0.25, -0.4]),
     )
 
 
@@ -72,7 +72,7 @@ def static_logits(
     """The part of each impression's logit that earlier clicks do not change."""
     user, cate, brand = shows.user, catalogue.cate[shows.ad], catalogue.brand[shows.ad]
     hour = (shows.time + SHANGHAI) % 86400 // 3600
-    own = rng.normal(0.0, 0.25, len(profiles.age))
+    own = rng.normal(0.0, 0.15, len(profiles.age))
     own += effects.age[profiles.age] + effects.shopping[profiles.shopping - 1]
     own += effects.pvalue[np.where(profiles.pvalue < 0, 3, profiles.pvalue - 1)]
     about = effects.cate[cate] + effects.ad[shows.ad]

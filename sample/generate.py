@@ -130,7 +130,8 @@ def _write(work: Path, impressions: int, behaviors: int, seed: int) -> dict[str,
 def _activity(rng: np.random.Generator, n: int, spread: float) -> NDArray[np.float64]:
     """Shares of users in all events."""
     share = rng.lognormal(0.0, spread, n)
-    return share / share.sum()
+    share /= share.sum()
+    return share
 
 
 def _intercept(

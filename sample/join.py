@@ -1,8 +1,8 @@
 """Join the four raw files into samples with all columns of `sample.SCHEMA`, correct in time.
 
-Three stages, each within the memory limit: load the files into sorted tables (`sample.tables`), walk
-along users and make their samples (`sample.slices`), put these into the order of raw_sample.csv and
-write them (`sample.pieces`). Output files appear whole or not at all.
+Three stages, each within the memory limit: load the files into sorted tables (`sample.tables`),
+walk along users and make their samples (`sample.slices`), put these into the order of
+raw_sample.csv and write them (`sample.pieces`). Output files appear whole or not at all.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def parse_integers(block, starts, ends, values, faults):
         value = 0
         fine = 0 < end - at <= 18
         while fine and at < end:
-            digit = np.int64(block[at]) - 48
+            digit = int(block[at]) - 48
             fine = 0 <= digit <= 9
             value = value * 10 + digit
             at += 1
@@ -267,7 +267,7 @@ def distinct_values(start, stop, pool, value_of, seen, out, out_start, out_stop)
 
 @kernel
 def joined_lengths(start, stop, pool, offsets, lengths):
-    """Bytes of the values pool[start[i]:stop[i]] joined by a comma; offsets: int64, of the words."""
+    """Bytes of the values pool[start[i]:stop[i]] joined by commas; offsets: int64, of the words."""
     for i in range(start.size):
         length = 0
         for at in range(start[i], stop[i]):

@@ -6,6 +6,7 @@ range: the batches of that range, of all slices, in the order of their lines.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ class Pieces:
         cuts = np.searchsorted(samples["line"].to_numpy(), np.arange(self.ranges + 1) * RANGE)
         options = ipc.IpcWriteOptions(compression="lz4")
         with ipc.new_file(path, samples.schema, options=options) as writer:
-            for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+            for low, high in itertools.pairwise(cuts):
                 part = samples.slice(low, high - low).combine_chunks()
                 batches = part.to_batches()
                 writer.write_batch(batches[0] if batches else _no_rows(samples.schema))

@@ -142,7 +142,7 @@ def _parse(
     lines, faults = np.empty(size, np.int64), np.empty(size, np.uint8)
     rows, seen = kernels.split_lines(block, n_fields, starts, ends, lines, faults, first_line)
     starts, ends, lines, faults = starts[:rows], ends[:rows], lines[:rows], faults[:rows]
-    for row in np.flatnonzero(faults & kernels.NOT_ASCII):
+    for row in np.flatnonzero(faults & kernels.NOT_ASCII).tolist():
         if _is_utf8(data[starts[row, -1] : ends[row, -1]]):
             faults[row] &= ~np.uint8(kernels.NOT_ASCII)
     keep = np.flatnonzero(faults == 0)
@@ -160,8 +160,8 @@ def _parse(
     for name, text in zip(raw.columns, texts, strict=True):
         if name in ALLOWED:
             known = pc.is_in(text, pa.array(ALLOWED[name], pa.large_string())).to_numpy(False)
-            for row in keep[~known]:
-                problems[int(row)] = f"{name} is not one of {', '.join(ALLOWED[name])}"
+            for row in keep[~known].tolist():
+                problems[row] = f"{name} is not one of {', '.join(ALLOWED[name])}"
             fine &= known
     columns = [pa.array(lines[keep]), *texts]
     if TIME in raw.columns:

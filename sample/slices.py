@@ -6,7 +6,6 @@ ad, which `sample.tables` has already put beside it. So users are the unit of wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np

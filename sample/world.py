@@ -34,8 +34,9 @@ HOUR_SHARE = np.array(
 
 def zipf(n: int, exponent: float) -> Floats:
     """Shares of n things, falling as rank ** -exponent."""
-    shares = (np.arange(n) + 3.0) ** -exponent
-    return shares / shares.sum()
+    shares: Floats = (np.arange(n) + 3.0) ** -exponent
+    shares /= shares.sum()
+    return shares
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def make_catalogue(rng: Rng, impressions: int) -> Catalogue:
     """Ads, cates, brands and user ids for a log of so many impressions."""
     n_ads = max(impressions // AD_SHARE, 24)
     n_users = max(impressions // USER_SHARE, 16)
-    n_cates = int(np.clip(n_ads // 25, 6, 5000))
+    n_cates = int(np.clip(n_ads // 40, min(n_ads, 40), 5000))
     cate_share = rng.permutation(zipf(n_cates, 0.7))
     cate = np.sort(
         np.concatenate([np.arange(n_cates), rng.choice(n_cates, n_ads - n_cates, p=cate_share)])
@@ -204,7 +205,7 @@ class Shows:
 
 
 def make_shows(rng: Rng, counts: Ints, profiles: Profiles, catalogue: Catalogue) -> Shows:
-    """`counts[u]` impressions of each user; near half aim at an interest, some repeat the last ad."""
+    """`counts[u]` impressions of each user; half aim at an interest, some repeat the last ad."""
     user = np.repeat(np.arange(len(counts)), counts)
     n = len(user)
     time = sessions(rng, user, FIRST_DAY, DAYS, 0.45, 90.0, 0.06)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from apps.ctr import kernels
 from apps.ctr.batch import Block, starts_of
 from apps.ctr.errors import DataError
+from kv.kernels.jit import frozen
 
 MOST_VALUES = np.iinfo(np.uint16).max
 
@@ -54,18 +55,18 @@ def block_of(
     return Block(matrix, keys, lengths, starts)
 
 
-def check_labels(labels: NDArray[np.float32], file: str | Path, line: int = 1) -> None:
+def check_labels(labels: NDArray[np.float32], file: str | Path, line: int | None = None) -> None:
     """Refuse labels other than 0 and 1.
 
     Args:
-        line: of the first label, from 1.
+        line: of the first label, from 1; None if the file has no lines.
     Raises:
         DataError: naming the first that is neither.
     """
     wrong = np.flatnonzero((labels != 0) & (labels != 1))
     if len(wrong):
         problem = f"label {labels[wrong[0]]:g} is neither 0 nor 1"
-        raise DataError(file, problem, line=line + int(wrong[0]))
+        raise DataError(file, problem, line=None if line is None else line + int(wrong[0]))
 
 
 def _floats(values: Any) -> NDArray[np.float32]:
@@ -78,17 +79,17 @@ def _floats(values: Any) -> NDArray[np.float32]:
 
 
 def _flat_values(values: Any) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Values uint64 (m,) and offsets int32 (n + 1,) of a plain or list array."""
+    """Values uint64 (m,) and offsets int32 (n + 1,) of a plain or list array, both read-only."""
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         if values.null_count:
             values = pc.if_else(values.is_valid(), values, pa.scalar([], values.type))
         offsets = values.offsets.to_numpy().astype(np.int32, copy=False)
-        return _keys(values.values), offsets
-    return _keys(values), np.arange(len(values) + 1, dtype=np.int32)
+        return _keys(values.values), frozen(offsets)
+    return _keys(values), frozen(np.arange(len(values) + 1, dtype=np.int32))
 
 
 def _keys(values: Any) -> NDArray[np.uint64]:
     if values.null_count:
         values = pc.fill_null(values, pa.scalar(0, values.type))
     found: NDArray[np.uint64] = values.to_numpy(zero_copy_only=False)
-    return found.astype(np.uint64, copy=False)
+    return frozen(found.astype(np.uint64, copy=False))

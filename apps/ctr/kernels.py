@@ -7,19 +7,10 @@ order, so that the same batch gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def kernel(function: F) -> F:
-    """Compile `function`: without the GIL, cached on disk, no fastmath, no threads of its own."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+from kv.kernels.jit import frozen, kernel
 
 
 @kernel
@@ -66,7 +57,7 @@ def mean_bags(
     """Average each bag's rows of `values` into its columns of `out`; an empty bag gives zeros.
 
     Args:
-        values: float32 (u, dim).
+        values: float32 (u, dim), read-only.
         codes: int32 (m,), rows of `values`, bag by bag.
         lengths: uint16 (n, features), sum m.
         out: float32 (n, at least features * dim); the columns beyond are left alone.
@@ -158,8 +149,8 @@ def count_known(
     """Fill `lengths[:, feature]` with how many values of each row are not 0; the longest count.
 
     Args:
-        values: uint64 (m,), one feature's values row by row.
-        offsets: int32 (n + 1,), where each row's values start.
+        values: uint64 (m,), read-only, one feature's values row by row.
+        offsets: int32 (n + 1,), read-only, where each row's values start.
     """
     longest = 0
     for i in range(lengths.shape[0]):
@@ -189,11 +180,15 @@ def fill_known(
 
 
 def warm_up(dim: int) -> None:
-    """Compile (or load) the kernels that training runs, so that the first step does not wait."""
-    keys = np.array([3, 7, 3], np.uint64)
-    codes, unique = np.empty(3, np.int32), np.empty(3, np.uint64)
-    merge_keys(keys, np.full(16, -1, np.int32), unique, 0, codes)
-    lengths = np.array([[1, 2]], np.uint16)
-    values, out = np.zeros((2, dim), np.float32), np.zeros((1, 2 * dim), np.float32)
-    mean_bags(values, codes, lengths, out)
-    spread_gradients(out, codes, lengths, values)
+    """Compile (or load) every kernel with the types of training, so that no step waits for it."""
+    values = frozen(np.array([3, 0, 7], np.uint64))
+    offsets = frozen(np.array([0, 3], np.int32))
+    lengths, starts = np.zeros((1, 1), np.uint16), np.array([0, 2])
+    keys, codes = np.empty(2, np.uint64), np.empty(2, np.int32)
+    count_known(values, offsets, lengths, 0)
+    fill_known(values, offsets, starts[:-1].copy(), keys)
+    take_keys(keys, starts, np.array([0]), starts, keys.copy())
+    merge_keys(keys, np.full(16, -1, np.int32), np.empty(2, np.uint64), 0, codes)
+    rows, out = np.zeros((2, dim), np.float32), np.zeros((1, dim), np.float32)
+    mean_bags(frozen(rows), codes, lengths, out)
+    spread_gradients(out, codes, lengths, rows)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from apps.ctr import kernels
 from apps.ctr.batch import Block
+from kv.kernels.jit import frozen
 
 
 class Lookup:
@@ -41,7 +42,7 @@ class Lookup:
         """
         dim = values.shape[1]
         for block, codes, matrix in zip(self._blocks, self._codes, out, strict=True):
-            kernels.mean_bags(values, codes, block.lengths, matrix)
+            kernels.mean_bags(frozen(values), codes, block.lengths, matrix)
             matrix[:, block.lengths.shape[1] * dim :] = block.dense
 
     def gradients(self, grads: Sequence[NDArray[np.float32]], dim: int) -> NDArray[np.float32]:

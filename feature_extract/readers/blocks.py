@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def blocks(path: Path, nbytes: int) -> Iterator[tuple[bytes, int]]:
         with open(path, "rb") as file, pa.input_stream(file, _compression(path)) as stream:
             position = 0
             while part := stream.read(nbytes):
+                if position == 0 and not rest:
+                    part = part.removeprefix(codecs.BOM_UTF8)
                 cut = part.rfind(b"\n") + 1
                 if not cut:
                     rest.append(part)

@@ -37,7 +37,7 @@ class DelimitedSamples:
 
     def _header(self, optional: Collection[str]) -> list[str]:
         text, _ = next(blocks(self.path, 1 << 20), (b"\n", 0))
-        line = text.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
+        line = text.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
         names = [name.strip() for name in line.split(self.spec.delimiter)]
         for name in self.wanted:
             if name not in names and name not in optional:

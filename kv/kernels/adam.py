@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import kernel
+from kv.kernels.jit import AHEAD, kernel, prefetch_row
 
 
 @kernel
@@ -23,15 +23,20 @@ def adam(data, dim, rows, grads, lr, beta1, beta2, eps):
     data: float32 (capacity, stride): weights, m, v, then one float that counts the row's steps (it
     stays at 2^24, where the corrections have long been 1); rows: int64 (n,), no row twice; grads:
     float32 (n, dim), only read; lr, beta1, beta2: float64; eps: float32."""
-    width, second = np.uint64(dim), np.uint64(2) * np.uint64(dim)
+    count, width = np.uint64(rows.size), np.uint64(dim)
+    second = width + width
     keep1, keep2 = np.float32(beta1), np.float32(beta2)
     take1, take2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
-    for i in range(np.uint64(rows.size)):
+    log1, log2 = np.log(beta1), np.log(beta2)  # -inf of 0, whose powers come out as 0
+    for i in range(count):
+        if i + AHEAD < count:
+            prefetch_row(data, rows[i + AHEAD], second + width)
         row = np.uint64(rows[i])
-        count = data[row, second + width] + np.float32(1)
-        data[row, second + width] = count
-        rate = np.float32(lr / (1.0 - beta1 ** np.float64(count)))
-        scale = np.float32(1.0 / math.sqrt(1.0 - beta2 ** np.float64(count)))
+        steps = data[row, second + width] + np.float32(1)
+        data[row, second + width] = steps
+        # beta ** steps as an exponential: half the time of a power
+        rate = np.float32(lr / (1.0 - math.exp(np.float64(steps) * log1)))
+        scale = np.float32(1.0 / math.sqrt(1.0 - math.exp(np.float64(steps) * log2)))
         for j in range(width):
             g = grads[i, j]
             m = keep1 * data[row, width + j] + take1 * g

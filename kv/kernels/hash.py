@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import kernel, prefetch
+from kv.kernels.jit import AHEAD, kernel, prefetch
 
 ONE = np.uint64(1)
 TWO = np.uint64(2)
-AHEAD = np.uint64(16)  # keys between a prefetch and its use; measured best from 1 M entries up
 S30, S27, S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 M1, M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

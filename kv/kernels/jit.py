@@ -21,6 +21,10 @@ from numpy.typing import NDArray
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
+AHEAD = np.uint64(16)  # rows or keys between a prefetch and its use; measured best at dim 8 to 64
+LINE = np.uint64(16)  # float32 in a cache line
+FARTHEST = np.uint64(64)  # floats of a row fetched by hand; the hardware notices longer ones itself
+
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` at its first call, cached on disk, without the interpreter lock."""
@@ -75,3 +79,11 @@ def _compiled_prefetch(array: Any, index: Any) -> Any:
         _prefetch(array, index)  # type: ignore[call-arg]  # Numba passes the context itself
 
     return hint
+
+
+@kernel
+def prefetch_row(data, row, floats):
+    """Hint that the start of a row is used soon.  data: float32 (capacity, stride)."""
+    start = np.uint64(row) * np.uint64(data.shape[1])
+    for offset in range(np.uint64(0), min(np.uint64(floats), FARTHEST), LINE):
+        prefetch(data, start + offset)

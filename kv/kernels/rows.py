@@ -10,9 +10,9 @@ import math
 import numpy as np
 
 from kv.kernels.hash import mix64
-from kv.kernels.jit import kernel, prefetch
+from kv.kernels.jit import AHEAD, kernel, prefetch_row
 
-AHEAD = np.uint64(8)
+ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
 CONSTANT, UNIFORM, NORMAL = 0, 1, 2  # recipes of kv.initializers
 
@@ -23,10 +23,9 @@ def gather(data, rows, out):
 
     data: float32 (capacity, stride); rows: int64 (n,); out: float32 (n, width)."""
     count, width = np.uint64(rows.size), np.uint64(out.shape[1])
-    stride = np.uint64(data.shape[1])
     for i in range(count):
         if i + AHEAD < count:
-            prefetch(data, np.uint64(rows[i + AHEAD]) * stride)
+            prefetch_row(data, rows[i + AHEAD], width)
         row = np.uint64(rows[i])
         for j in range(width):
             out[i, j] = data[row, j]
@@ -90,23 +89,26 @@ def initialize(data, rows, keys, dim, recipe, a, b, seed):
     data: float32 (capacity, stride), written; rows: int64 (n,); keys: uint64 (n,); recipe: int64,
     CONSTANT a, UNIFORM from a to b, or NORMAL of mean a and deviation b; seed: uint64.
 
-    Column j takes the j-th output of a splitmix64 stream whose start is a hash of seed and key.
-    Uniform numbers have 24 bits. Normal ones are Box and Muller's (Ann. Math. Stat. 29, 1958) in
-    float64: columns 2k and 2k + 1 are the cosine and the sine of the same pair of numbers."""
+    Column j takes output j of a splitmix64 stream whose start is a hash of seed and key. Uniform
+    numbers have 24 bits. Normal ones are Box and Muller's (Ann. Math. Stat. 29, 1958) in float64:
+    columns 2k and 2k + 1 are the cosine and the sine of the same two outputs, 2k and 2k + 1."""
+    width = np.uint64(dim)
     for i in range(np.uint64(rows.size)):
         row = np.uint64(rows[i])
-        start = mix64(mix64(keys[i] + GOLDEN) ^ seed)
-        for j in range(np.uint64(dim)):
-            if recipe == CONSTANT:
+        start = mix64(mix64(keys[i] + GOLDEN) ^ seed) + GOLDEN
+        if recipe == CONSTANT:
+            for j in range(width):
                 data[row, j] = np.float32(a)
-            elif recipe == UNIFORM:
-                bits = mix64(start + (j + np.uint64(1)) * GOLDEN) >> np.uint64(40)
+        elif recipe == UNIFORM:
+            for j in range(width):
+                bits = mix64(start + j * GOLDEN) >> np.uint64(40)
                 data[row, j] = np.float32(a + (b - a) * (np.float64(bits) * 2.0**-24))
-            else:
-                even = j & ~np.uint64(1)
-                first = mix64(start + (even + np.uint64(1)) * GOLDEN) >> np.uint64(11)
-                second = mix64(start + (even + np.uint64(2)) * GOLDEN) >> np.uint64(11)
-                radius = math.sqrt(-2.0 * math.log((np.float64(first) + 1.0) * 2.0**-53))
-                angle = 2.0 * math.pi * (np.float64(second) * 2.0**-53)
-                turn = math.cos(angle) if even == j else math.sin(angle)
-                data[row, j] = np.float32(a + b * radius * turn)
+        else:
+            for j in range(np.uint64(0), width, np.uint64(2)):
+                first = np.float64(mix64(start + j * GOLDEN) >> np.uint64(11))
+                second = np.float64(mix64(start + (j + ONE) * GOLDEN) >> np.uint64(11))
+                radius = b * math.sqrt(-2.0 * math.log((first + 1.0) * 2.0**-53))
+                angle = 2.0 * math.pi * (second * 2.0**-53)
+                data[row, j] = np.float32(a + radius * math.cos(angle))
+                if j + ONE < width:
+                    data[row, j + ONE] = np.float32(a + radius * math.sin(angle))

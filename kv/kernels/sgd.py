@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import kernel
+from kv.kernels.jit import AHEAD, kernel, prefetch_row
 
 
 @kernel
@@ -13,7 +13,10 @@ def sgd(data, dim, rows, grads, lr):
 
     data: float32 (capacity, stride), weights first; rows: int64 (n,), no row twice; grads: float32
     (n, dim), only read; lr: float32."""
-    for i in range(np.uint64(rows.size)):
+    count, width = np.uint64(rows.size), np.uint64(dim)
+    for i in range(count):
+        if i + AHEAD < count:
+            prefetch_row(data, rows[i + AHEAD], width)
         row = np.uint64(rows[i])
-        for j in range(np.uint64(dim)):
+        for j in range(width):
             data[row, j] -= lr * grads[i, j]

@@ -43,19 +43,22 @@ class Index:
         rows = np.empty(keys.size, np.int64)
         return rows, kernels.lookup(self.entries, self.seed, keys, rows)
 
-    def add(
-        self, keys: NDArray[np.uint64], rows: NDArray[np.int64], fresh: NDArray[np.int64]
-    ) -> None:
-        """Give the keys that have no row those of `fresh`, in order.
-
-        keys: uint64 (n,), no key twice; rows: as `find` gave it, completed in place; fresh: int64,
-        one for each -1 in `rows`.
-        """
-        need = _size_for(self.used + fresh.size)
+    def make_room(self, count: int) -> None:
+        """Grow if that is needed for `count` more keys."""
+        need = _size_for(self.used + count)
         if need > self.entries.size // 2:
             larger = _entries(need)
             kernels.grow(self.entries, self.seed, larger)
             self.entries = larger
+
+    def add(
+        self, keys: NDArray[np.uint64], rows: NDArray[np.int64], fresh: NDArray[np.int64]
+    ) -> None:
+        """Give the keys that have no row those of `fresh`, in order; `make_room` comes first.
+
+        keys: uint64 (n,), no key twice; rows: as `find` gave it, completed in place; fresh: int64,
+        one for each -1 in `rows`.
+        """
         self.used += kernels.insert_absent(self.entries, self.seed, keys, rows, fresh)
 
     def remove(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:

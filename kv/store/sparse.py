@@ -81,6 +81,7 @@ class SparseStore:
         rows, absent = self.index.find(keys)
         out = np.empty((keys.size, self.dim), np.float32)
         if absent and create and self.spec.missing == "init":
+            self._make_room(absent)
             self.version += 1
             self._create(keys, rows, absent)
             absent = 0
@@ -106,6 +107,7 @@ class SparseStore:
         rows, absent = self.index.find(keys)
         if absent:
             self._refuse_missing(keys, rows)
+            self._make_room(absent)
         self.version += 1
         if absent:
             self._create(keys, rows, absent)
@@ -117,6 +119,8 @@ class SparseStore:
         keys = frozen(keys)
         rows, absent = self.index.find(keys)
         if absent:
+            self._make_room(absent)
+            self.version += 1
             self._create(keys, rows, absent)
 
     def absent(self, keys: Keys) -> Keys:
@@ -130,6 +134,8 @@ class SparseStore:
             return
         keys, values = frozen(keys), frozen(values)
         rows, absent = self.index.find(keys)
+        if absent:
+            self._make_room(absent)
         self.version += 1
         if absent:
             self._add(keys, rows, absent)
@@ -212,19 +218,24 @@ class SparseStore:
     def _initialize(self, data: Values, rows: Rows, keys: Keys) -> None:
         kernels.initialize(data, rows, keys, self.dim, *self._recipe, self._seed)
 
-    def _allocate(self, count: int) -> Rows:
-        """`count` rows that nobody uses, freed ones first.
+    def _make_room(self, count: int) -> None:
+        """Before anything changes: see that `count` more rows will fit.
 
         Raises:
             ArenaFullError: the reserved address space has no room for them.
         """
-        from_top = max(0, count - self.num_free)
-        if self.top + from_top > self.capacity:
+        total = max(self.top, len(self) + count)
+        if total > self.capacity:
             raise ArenaFullError(
                 self.spec.name,
-                f"{self.top + from_top} rows of {4 * self.stride} bytes do not fit into the "
-                f"{self.capacity} reserved on this server; use more servers or a smaller dim",
+                f"{total} rows of {4 * self.stride} bytes do not fit into the {self.capacity} "
+                f"reserved on this server; use more servers or a smaller dim",
             )
+        self.index.make_room(count)
+
+    def _allocate(self, count: int) -> Rows:
+        """`count` rows that nobody uses, freed ones first."""
+        from_top = max(0, count - self.num_free)
         parts = [np.arange(self.top, self.top + from_top)]
         self.top += from_top
         need = count - from_top
@@ -267,9 +278,9 @@ def stride_of(floats: int) -> int:
     """Floats from one row to the next: whole cache lines where that costs little memory.
 
     Up to a cache line the next power of two, so that no row lies across two lines; above, whole
-    lines if at most a quarter is wasted, else multiples of 4.
+    lines if they add a third at most, else multiples of 4.
     """
     if floats <= LINE:
         return 1 << (floats - 1).bit_length()
     lines = -(-floats // LINE) * LINE
-    return lines if lines <= 1.25 * floats else -(-floats // 4) * 4
+    return lines if 3 * lines <= 4 * floats else -(-floats // 4) * 4

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from apps.ctr import kernels
 from apps.ctr.batch import Block, starts_of
 from apps.ctr.lookup import Lookup
 
@@ -103,3 +110,40 @@ def test_rows_taken_sliced_and_put_together_keep_their_features(
     assert_array_equal(taken.lengths, block.lengths[order])
     wanted = [block.keys[block.starts[i] : block.starts[i + 1]] for i in order]
     assert_array_equal(taken.keys, np.concatenate(wanted))
+
+
+PROGRAM = """
+import sys
+from apps.ctr import kernels
+from apps.ctr.dataset import Dataset, open_source
+from apps.ctr.modelconf import model_config
+from apps.ctr.trainer import train_together
+from kv.local import LocalCluster
+
+compiled = {n: f for n, f in vars(kernels).items() if hasattr(f, "signatures")}
+kernels.warm_up(8)
+before = {name: len(found.signatures) for name, found in compiled.items()}
+conf = model_config({}, overrides=["train.batch_size=50", "train.epoch=2", "train.shuffle=true"])
+data = Dataset(open_source(sys.argv[1], {"x": ("user", "ad", "user_ad")}))
+train_together([LocalCluster(1).worker(0)], conf, data, data, sync=False)
+print([n for n, f in compiled.items() if len(f.signatures) != before[n]])
+"""
+
+
+def test_warming_up_compiles_all_that_training_runs(
+    tmp_path: Path, generate: Callable[..., Any]
+) -> None:
+    """A signature that appears later would make a step wait for the compiler."""
+    path = generate(rows=120, seed=1).write_parquet(tmp_path / "f.parquet")
+
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path)],
+        cwd=Path(kernels.__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1] == "[]"

@@ -23,7 +23,8 @@ from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
 from kv.tables import RemoteWorker
 from postoffice.errors import ClusterStoppedError
-from pslite.session import LocalNodes, connect, local_cluster
+from pslite.local_nodes import LocalNodes
+from pslite.session import connect, local_cluster
 
 LAST = 2**64 - 1
 OPTIMIZERS = [SGD(lr=0.1), Momentum(lr=0.1), Nesterov(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.1)]

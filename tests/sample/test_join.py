@@ -66,7 +66,7 @@ def awkward_raw(folder: Path, seed: int) -> Path:
         raw_sample=[pick(["", "  "]) + row + pick(spaces) for row in shows],
         behavior_log=[row + pick(spaces) for row in acts],
         ad_feature=[
-            f"{pick(ads[:4])},{pick(values)},c,{pick(values)},{pick(values)},{pick(['1.0', 'NULL'])}"
+            f"{pick(ads[:4])},{pick(values)},c,{pick(values)},{pick(values)},{pick(['1', 'NULL'])}"
             for _ in range(6)
         ],
         user_profile=[f"{pick(users)},{pick(values)},1,2,,{pick(values)},,0," for _ in range(5)],

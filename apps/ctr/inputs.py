@@ -1,0 +1,131 @@
+"""Which files a run trains on: final features as they are, or samples that are extracted first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from apps.ctr.errors import DataError
+from apps.ctr.job import RunFolder
+from feature_extract.extract import apply, extract
+from feature_extract.index import DICTIONARY
+from feature_extract.schema import FILE_NAME, IndexKind
+
+FINAL = (".parquet", ".tsv", ".tsv.gz")
+SAMPLES = (".tsv", ".parquet", ".tsv.gz", ".csv")
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The files of a data folder; `final` tells features from samples."""
+
+    train: Path
+    test: Path | None
+    final: bool
+
+
+def find_data(folder: Path) -> DataFiles:
+    """`final_train.*` and `final_test.*` of a folder, or else its `train.*` and `test.*`.
+
+    Raises:
+        DataError: neither is there.
+    """
+    for prefix, suffixes, final in (("final_", FINAL, True), ("", SAMPLES, False)):
+        train = _first(folder, f"{prefix}train", suffixes)
+        if train is not None:
+            return DataFiles(train, _first(folder, f"{prefix}test", suffixes), final)
+    problem = "holds neither final_train.parquet or .tsv (features) nor train.tsv (samples)"
+    raise DataError(folder, problem)
+
+
+def _first(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
+    found = (folder / f"{name}{suffix}" for suffix in suffixes)
+    return next((path for path in found if path.is_file()), None)
+
+
+def prepare_features(
+    files: DataFiles,
+    run: RunFolder,
+    feature_ini: Path | None,
+    *,
+    min_freq: int,
+    index: IndexKind | None,
+) -> DataFiles:
+    """Final features for these files, and in the run folder what predicting on samples needs.
+
+    Args:
+        feature_ini: how to extract samples; final features need none.
+        min_freq, index: see `feature_extract.extract.extract`.
+    Raises:
+        DataError: samples without a feature ini.
+        FeatureError: ini or samples are wrong.
+    """
+    if files.final:
+        _keep_description(files.train.parent, run, feature_ini)
+        return files
+    if feature_ini is None:
+        raise DataError(files.train, "holds samples, which need a feature ini: --features FILE.ini")
+    shutil.copyfile(feature_ini, run.feature_ini)
+    extract(feature_ini, files.train, files.test, run.features, min_freq=min_freq, index=index)
+    found = find_data(run.features)
+    return DataFiles(found.train, found.test if files.test else None, final=True)
+
+
+def _keep_description(folder: Path, run: RunFolder, feature_ini: Path | None) -> None:
+    """Copy dictionary and feature ini of an earlier extraction, as far as they are there."""
+    run.features.mkdir(parents=True, exist_ok=True)
+    for name in (FILE_NAME, DICTIONARY):
+        if (folder / name).is_file() and folder.resolve() != run.features.resolve():
+            shutil.copyfile(folder / name, run.features / name)
+    if feature_ini is not None:
+        shutil.copyfile(feature_ini, run.feature_ini)
+    elif (run.features / FILE_NAME).is_file():
+        description = json.loads((run.features / FILE_NAME).read_text(encoding="utf-8"))
+        run.feature_ini.write_text(description["ini"], encoding="utf-8")
+
+
+Kind = Literal["auto", "final", "samples"]
+
+
+def final_file(data: Path, run: RunFolder, kind: Kind, scratch: Path) -> Path:
+    """A file of final features for `data`: itself, or what the run's dictionary makes of it.
+
+    Args:
+        kind: what `data` is; `auto` finds out.
+        scratch: a folder for the extracted file.
+    Raises:
+        DataError: samples, and the run does not know how its features were made.
+        FeatureError: the samples do not fit.
+    """
+    if kind == "final" or (kind == "auto" and is_final(data)):
+        return data
+    if not run.feature_ini.is_file():
+        problem = f"looks like samples, but {run.path} has no feature ini; train with --features"
+        raise DataError(data, problem)
+    out = scratch / "final.parquet"
+    apply(run.feature_ini, run.features, data, out)
+    return out
+
+
+def is_final(data: Path) -> bool:
+    """Whether a file holds final features: Parquet with a column of a feature, or such lines.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with data.open("rb") as file:
+            if file.read(4) == b"PAR1":
+                return any("/" in name for name in pq.read_schema(data).names)
+        with pa.input_stream(str(data), compression="detect") as stream:
+            line = stream.read(1 << 20).partition(b"\n")[0].decode(errors="replace")
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(data, f"cannot be read: {error}") from error
+    cells = line.rstrip("\r").split("\t")
+    return len(cells) == 8 and "#" in cells[0] and cells[1] in {"0", "1", "0.0", "1.0"}

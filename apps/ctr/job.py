@@ -1,0 +1,112 @@
+"""A training job as it is agreed on before any process starts, and its place on disk.
+
+RUN/conf/           copies of the ini files, and job.json: all settings as they were resolved
+RUN/features/       dictionary and description of the features (and the extracted files)
+RUN/model/          the trained model
+RUN/metrics.json    the final figures, RUN/metrics.jsonl those of each interval
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apps.ctr.errors import SavedModelError
+from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
+
+MODES = ("local", "threads", "cluster")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """The paths of a run."""
+
+    path: Path
+
+    @property
+    def conf(self) -> Path:
+        return self.path / "conf"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def intervals(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def feature_ini(self) -> Path:
+        return self.conf / "features.ini"
+
+    @property
+    def job(self) -> Path:
+        return self.conf / "job.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """What every worker of a training job must know.
+
+    Attributes:
+        train, test: files of final features; `test` may be None.
+        mode: local (one process, no network), threads or cluster (processes).
+        sync: whether the tables wait for all workers in each step.
+        seed: of initial values.
+    """
+
+    run: RunFolder
+    train: Path
+    test: Path | None
+    conf: ModelConfig
+    mode: str = "local"
+    servers: int = 1
+    workers: int = 1
+    sync: bool = False
+    seed: int = 1
+
+    @property
+    def table_mode(self) -> str:
+        """What tables call it."""
+        return "sync" if self.sync else "async"
+
+    def write(self) -> None:
+        """Leave the job in its run folder, where `read_job` finds it."""
+        found = {**vars(self), "conf": self.conf.as_dict(), "run": str(self.run.path)}
+        found |= {"train": str(self.train), "test": self.test and str(self.test)}
+        write_json(self.run.job, found)
+
+
+def read_train_job(run: Path) -> TrainJob:
+    """The job of a run folder.
+
+    Raises:
+        SavedModelError: there is none.
+    """
+    folder = RunFolder(path=run)
+    try:
+        found = json.loads(folder.job.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SavedModelError(run, f"{folder.job} cannot be read: {error}") from error
+    found["conf"] = model_config(plain_sections(found["conf"]), file=str(folder.job))
+    found |= {"run": folder, "train": Path(found["train"])}
+    return TrainJob(**{**found, "test": found["test"] and Path(found["test"])})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file that is either the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    fresh.replace(path)

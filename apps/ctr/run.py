@@ -1,0 +1,172 @@
+"""Run a training job: in one thread, in threads, or as a worker of a cluster of processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+import pslite
+from apps.ctr.dataset import Dataset, open_source
+from apps.ctr.errors import CtrError
+from apps.ctr.job import RunFolder, TrainJob, read_train_job, write_json
+from apps.ctr.models import network_class
+from apps.ctr.progress import Progress
+from apps.ctr.savedmodel import save_model
+from apps.ctr.trainer import TrainResult, train_together, train_worker
+from kv.local import LocalCluster
+from kv.protocols import Worker
+from postoffice.errors import ClusterStoppedError
+from pslite.config import JobConfig
+
+Say = Callable[[str], None]
+
+
+def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
+    """Train, test, save the model, write the figures; returns what `metrics.json` holds.
+
+    Args:
+        cluster: settings of the processes of mode `cluster`.
+        say: gets lines for people.
+    Raises:
+        PsliteError: the data, the settings, or a node of the cluster.
+    """
+    job.run.metrics.unlink(missing_ok=True)
+    job.write()
+    if job.mode == "cluster":
+        _run_processes(job, cluster)
+    elif job.mode == "threads":
+        _run_threads(job, say)
+    else:
+        _run_here(job, say)
+    return read_metrics(job.run)
+
+
+def read_metrics(run: RunFolder) -> dict[str, Any]:
+    """What the last run left in `metrics.json`.
+
+    Raises:
+        CtrError: nothing.
+    """
+    import json
+
+    try:
+        found: dict[str, Any] = json.loads(run.metrics.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CtrError(f"the run left no {run.metrics}: {error.strerror}") from error
+    return found
+
+
+def run_worker(run: RunFolder, say: Say) -> None:
+    """Be one worker of a cluster of processes that works on the job in `run`."""
+    job = read_train_job(run.path)
+    with pslite.connect() as worker:
+        data, test = open_datasets(job)
+        torch.set_num_threads(job.conf.train.threads)
+        _work(job, worker, data, test, say)
+
+
+def open_datasets(job: TrainJob) -> tuple[Dataset, Dataset | None]:
+    """Training and test data of a job, checked to have the same features."""
+    blocks = network_class(job.conf.net.model).blocks
+    is_read_again = job.conf.train.epoch > 1 or (job.mode != "cluster" and job.workers > 1)
+    data = Dataset(open_source(job.train, blocks), job.conf.train.cache if is_read_again else 0)
+    if job.test is None:
+        return data, None
+    test = Dataset(open_source(job.test, blocks))
+    data.schema.check_same(test.schema, str(job.test), str(job.train))
+    return data, test
+
+
+def _run_here(job: TrainJob, say: Say) -> None:
+    torch.set_num_threads(job.conf.train.threads)
+    data, test = open_datasets(job)
+    cluster = LocalCluster(job.workers, job.table_mode, job.seed)
+    workers: list[Worker] = [cluster.worker(rank) for rank in range(job.workers)]
+    progress = _progress(job, data, say)
+    try:
+        result = train_together(workers, job.conf, data, test, sync=job.sync, listener=progress)
+    finally:
+        progress.close()
+    finish(job, data, result)
+
+
+def _run_threads(job: TrainJob, say: Say) -> None:
+    torch.set_num_threads(job.conf.train.threads)
+    data, test = open_datasets(job)
+    cluster = LocalCluster(job.workers, job.table_mode, job.seed, threads=True)
+
+    def work(rank: int) -> None:
+        with cluster.worker(rank) as worker:
+            _work(job, worker, data, test, say)
+
+    with ThreadPoolExecutor(job.workers, thread_name_prefix="worker") as pool:
+        done = [pool.submit(work, rank) for rank in range(job.workers)]
+    errors = [error for error in (future.exception() for future in done) if error is not None]
+    first_cause = [error for error in errors if not isinstance(error, ClusterStoppedError)]
+    for error in first_cause or errors:
+        raise error
+
+
+def _run_processes(job: TrainJob, cluster: JobConfig) -> None:
+    from pslite.launcher import LaunchOptions, run_local
+
+    command = [sys.executable, "-m", "apps.ctr", "worker", "--run", str(job.run.path)]
+    code = run_local(cluster, command, LaunchOptions(run_dir=job.run.path))
+    if code:
+        raise CtrError(f"the cluster ended with exit code {code}; see what its nodes said above")
+
+
+def _work(job: TrainJob, worker: Worker, data: Dataset, test: Dataset | None, say: Say) -> None:
+    progress = _progress(job, data, say) if worker.rank == 0 else None
+    try:
+        result = train_worker(worker, job.conf, data, test, sync=job.sync, listener=progress)
+    finally:
+        if progress is not None:
+            progress.close()
+    if result is not None:
+        finish(job, data, result)
+
+
+def _progress(job: TrainJob, data: Dataset, say: Say) -> Progress:
+    """Reports of rank 0, which has one part in `workers` of the rows."""
+    total = None if data.rows is None else data.rows * job.conf.train.epoch // job.workers
+    return Progress(job.conf.debug.interval, job.run.intervals, say, total)
+
+
+def finish(job: TrainJob, data: Dataset, result: TrainResult) -> None:
+    """Save the model and write `metrics.json`."""
+    save_model(job.run.model, result.snapshot, job.conf, data.schema, job.seed)
+    write_json(job.run.metrics, metrics_of(job, result))
+
+
+def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
+    """The final figures: of the run, of training, of the test (None where undefined).
+
+    `seconds` is the training loop of the slowest worker, `step_seconds` a list by rank for each
+    part of a step, `test_calibration` the mean prediction over the mean label.
+    """
+    test = result.test
+    return {
+        "mode": job.mode,
+        "param_sync": job.table_mode,
+        "servers": job.servers,
+        "workers": job.workers,
+        "model": job.conf.net.model,
+        "seed": job.seed,
+        "train_samples": result.train_samples,
+        "train_logloss": result.train_logloss,
+        "seconds": result.seconds,
+        "samples_per_second": result.samples_per_second,
+        "step_seconds": result.step_seconds,
+        "test_rows": test.rows if test else 0,
+        "test_auc": test.auc if test else None,
+        "test_logloss": test.logloss if test else None,
+        "test_calibration": test.calibration if test else None,
+        "remark": test.remark if test else "no test data",
+        "embedding_rows": len(result.snapshot.keys),
+        "digest": result.digest,
+    }

@@ -1,0 +1,80 @@
+"""Compile every kernel before the first request, or load it from the cache.
+
+A kernel compiles at its first call, which takes up to a second: a server warms up before it says
+that it is ready, and the launcher before it starts servers, which would otherwise all compile the
+same at once. The arguments here have the types used in production, read-only inputs included;
+`signatures` lets a test see that production adds none.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from kv.kernels import hash as index
+from kv.kernels import merge, rows, slots, updates
+from kv.kernels.jit import frozen
+from kv.optimizers import Optimizer
+
+MODULES = ("hash", "merge", "rows", "slots", "jit", "sgd", "momentum", "adagrad", "adam")
+
+
+def warm_up(dim: int, optimizer: Optimizer) -> None:
+    """Call each kernel that a table of `dim` floats with `optimizer` uses."""
+    keys = frozen(np.array([7, 0, 2**64 - 1, 7], np.uint64))
+    _warm_slots()
+    grads = frozen(np.ones((keys.size, dim), np.float32))
+    merge.first_not_finite(grads.reshape(-1).view(np.uint32))
+    unique, inverse = merge.merge_keys(keys)
+    assert inverse is not None
+    merge.settle(keys, np.uint64(2), np.array([1, 0, 3, 2], np.uint64))
+    sums = np.full((unique.size, dim), -0.0, np.float32)
+    merge.add_rows(sums, inverse, grads)
+    _warm_rows(frozen(unique), frozen(sums), _warm_index(frozen(unique)), optimizer)
+    out = np.empty((keys.size, dim), np.float32)
+    rows.expand(frozen(sums), inverse, out)
+
+
+def signatures() -> dict[str, int]:
+    """How many argument types each kernel has been compiled for, by name."""
+    found: dict[str, int] = {}
+    for name in MODULES:
+        module: Any = sys.modules.get(f"kv.kernels.{name}")
+        for function in vars(module).values() if module else ():
+            if hasattr(function, "signatures") and hasattr(function, "py_func"):
+                found[function.py_func.__name__] = len(function.signatures)
+    return found
+
+
+def _warm_slots() -> None:
+    keys = frozen(np.zeros(1, np.uint64))
+    slots.slots_of(keys, np.empty(1, np.uint16))
+    owner = frozen(np.zeros(1024, np.uint16))
+    counts, starts, order = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(1, np.int64)
+    slots.group_by_owner(keys, owner, np.empty(1, np.uint16), counts, starts, order)
+
+
+def _warm_index(keys: Any) -> Any:
+    """Rows 0, 1, … of `keys`, by way of an index."""
+    entries, larger, seed = np.zeros(32, np.uint64), np.zeros(64, np.uint64), np.uint64(1)
+    found = np.empty(keys.size, np.int64)
+    index.lookup(entries, seed, keys, found)
+    index.insert_absent(entries, seed, keys, found, np.arange(keys.size))
+    index.grow(entries, seed, larger)
+    index.delete(larger, seed, keys, found)
+    return found
+
+
+def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None:
+    dim = values.shape[1]
+    stride = dim + optimizer.state_floats(dim)
+    data, out = np.zeros((keys.size, stride), np.float32), np.empty(values.shape, np.float32)
+    rows.initialize(data, found, keys, dim, rows.CONSTANT, 0.0, 0.0, np.uint64(0))
+    rows.reset_state(data, found, dim, np.float32(0))
+    rows.stamp(np.zeros(keys.size, np.uint64), found, np.uint64(1))
+    rows.scatter(data, found, values)
+    rows.gather(data, found, out)
+    rows.gather_or_zero(data, found, out)
+    updates.update_of(optimizer)(data, dim, found, values)

@@ -1,0 +1,280 @@
+"""The commands, in local and threads mode, on final features and on samples."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from sklearn.metrics import log_loss, roc_auc_score
+
+from apps.ctr.cli import main
+from apps.ctr.command import cluster_config, split_overrides
+from apps.ctr.job import read_train_job
+from van.errors import ConfigError
+
+MODEL = """
+[sparse_dict]
+emb_dim = 4
+[net]
+model = fnn
+layers = fc:8,tanh:-1,fc:1,sigmoid:-1
+[optimizer]
+optimizer = adagrad
+learning_rate = 0.1
+[train]
+epoch = 2
+batch_size = 100
+[debug]
+interval = 5
+"""
+FEATURES = """
+[raw_sample_schema]
+fields = user,clk,age,hist,brand
+[id]
+id = user,direct
+[label]
+label = clk,direct
+[dense_features_user]
+001_age = age,log
+[sparse_features_user]
+001_user = user,direct
+002_hist = hist,group,brand
+[sparse_features_ad]
+001_brand = brand,direct
+[sparse_features_user_ad]
+001_hit = brand|hist,hit
+"""
+
+
+def invoke(*args: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(arg) for arg in args])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def model_ini(tmp_path: Path) -> Path:
+    path = tmp_path / "model.ini"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.fixture
+def final(tmp_path: Path, generate: Callable[..., Any]) -> Path:
+    folder = tmp_path / "features"
+    folder.mkdir()
+    generate(rows=1500, seed=1).write_parquet(folder / "final_train.parquet")
+    generate(rows=333, seed=2).write_parquet(folder / "final_test.parquet")
+    return folder
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    """Users click when the ad's brand is in their history."""
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    rng = np.random.default_rng(5)
+    for name, rows in (("train", 800), ("test", 200)):
+        lines = []
+        for _ in range(rows):
+            hist = [f"b{v}" for v in rng.integers(0, 9, rng.integers(0, 4))]
+            brand = f"b{rng.integers(0, 9)}"
+            click = int(rng.random() < (0.8 if brand in hist else 0.1))
+            user, age = rng.integers(0, 50), rng.integers(10, 90)
+            lines.append(f"u{user}\t{click}\t{age}\t{','.join(hist)}\t{brand}\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
+    (folder / "features.ini").write_text(FEATURES)
+    return folder
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "metrics.json").read_text())
+    return found
+
+
+def test_a_run_leaves_model_figures_and_settings(
+    tmp_path: Path, model_ini: Path, final: Path
+) -> None:
+    run = tmp_path / "run"
+
+    result = invoke(
+        "train", "--conf", model_ini, "--data", final, "--out", run, "--set", "train.seed=3"
+    )
+
+    found = metrics(run)
+    assert "test AUC" in result.output
+    assert "epoch 1 batch 5: loss 0." in result.output
+    assert (found["mode"], found["workers"], found["train_samples"]) == ("local", 1, 3000)
+    assert (found["test_rows"], found["remark"]) == (333, "")
+    assert found["test_auc"] > 0.6
+    assert set(found["step_seconds"]) == {"data", "pull", "forward", "backward", "push", "wait"}
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 30 // 5
+    assert (run / "conf" / "model.ini").read_text() == MODEL
+    assert read_train_job(run).conf.train.seed == 3
+
+
+@pytest.mark.parametrize("layout", ["parquet", "tsv"])
+def test_predictions_and_evaluation_repeat_the_test(
+    tmp_path: Path, model_ini: Path, final: Path, generate: Callable[..., Any], layout: str
+) -> None:
+    run, out, data = tmp_path / "run", tmp_path / "p.txt", final / f"final_test.{layout}"
+    made = generate(rows=333, seed=2)
+    if layout == "tsv":
+        made.write_text(data)
+    invoke("train", "--conf", model_ini, "--data", final, "--out", run)
+
+    said = invoke("evaluate", "--run", run, "--data", data).output
+    invoke("predict", "--run", run, "--data", data, "--out", out)
+
+    scores = np.array(out.read_text().split(), dtype=np.float32)
+    assert len(scores) == 333
+    assert f"{metrics(run)['test_auc']:.5f}" in said
+    assert metrics(run)["test_auc"] == pytest.approx(roc_auc_score(made.labels, scores), abs=1e-12)
+    assert metrics(run)["test_logloss"] == pytest.approx(log_loss(made.labels, scores), rel=1e-6)
+
+
+def test_samples_are_extracted_and_predicted_with_the_dictionary_of_the_run(
+    tmp_path: Path, model_ini: Path, samples: Path
+) -> None:
+    run, ini = tmp_path / "run", samples / "features.ini"
+    invoke("train", "--conf", model_ini, "--features", ini, "--data", samples, "--out", run)
+
+    for data, out in ((samples / "test.tsv", "a"), (run / "features/final_test.parquet", "b")):
+        invoke("predict", "--run", run, "--data", data, "--out", tmp_path / out)
+    said = invoke("evaluate", "--run", run, "--data", samples / "test.tsv").output
+
+    assert metrics(run)["test_auc"] > 0.7
+    assert f"{metrics(run)['test_auc']:.5f}" in said
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
+
+
+def test_features_extracted_before_can_still_predict_samples(
+    tmp_path: Path, model_ini: Path, samples: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    ini = samples / "features.ini"
+    invoke("train", "--conf", model_ini, "--features", ini, "--data", samples, "--out", first)
+
+    invoke("train", "--conf", model_ini, "--data", first / "features", "--out", second)
+    for run in (first, second):
+        data, out = samples / "test.tsv", tmp_path / f"{run.name}.txt"
+        invoke("predict", "--run", run, "--data", data, "--out", out)
+
+    assert metrics(first)["digest"] == metrics(second)["digest"]
+    assert (tmp_path / "first.txt").read_text() == (tmp_path / "second.txt").read_text()
+
+
+def test_threads_in_sync_mode_give_the_local_model(
+    tmp_path: Path, model_ini: Path, final: Path
+) -> None:
+    for mode in ("local", "threads"):
+        options = ["--mode", mode, "--workers", 3, "--sync", "--out", tmp_path / mode]
+        invoke("train", "--conf", model_ini, "--data", final, *options)
+
+    local, threads = metrics(tmp_path / "local"), metrics(tmp_path / "threads")
+    assert (local["param_sync"], threads["workers"]) == ("sync", 3)
+    for figure in ("digest", "test_auc", "test_logloss", "train_logloss"):
+        assert local[figure] == threads[figure]
+
+
+@pytest.mark.parametrize("mode", ["local", "threads"])
+def test_a_failing_worker_ends_the_run_with_its_error(
+    tmp_path: Path, model_ini: Path, final: Path, mode: str
+) -> None:
+    settings = ["--set", "optimizer.optimizer=sgd", "--set", "optimizer.learning_rate=1e30"]
+
+    result = CliRunner(catch_exceptions=False).invoke(
+        main,
+        [
+            *("train", "--conf", str(model_ini), "--data", str(final), "--mode", mode),
+            *("--workers", "3", "--sync", "--out", str(tmp_path / "run"), *settings),
+        ],
+    )
+
+    assert result.exit_code == 2
+    assert "pslite-ctr: error: table " in result.output
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--set", "train.epochs=2"], None),
+        (["--set", "trian.epoch=2"], "no section [trian]; did you mean train?"),
+        (["--set", "train.epoch=two"], "--set [train] epoch: 'two' is not a whole number"),
+        (["--set", "cluster.wrokers=2"], "wrokers: unknown key; did you mean workers?"),
+        (["--set", "sparse_dict.initializer=wide"], "[sparse_dict] initializer: 'wide' is none"),
+        (["--set", "net.model=fmn"], "did you mean fnn?"),
+        (["--set", "net.layers=fc:2,sigmoid:-1"], "gets 2 values"),
+    ],
+)
+def test_wrong_settings_are_one_line(
+    tmp_path: Path, model_ini: Path, final: Path, options: list[str], problem: str | None
+) -> None:
+    args = ["train", "--conf", model_ini, "--data", final, "--out", tmp_path / "run", *options]
+    if problem is None:
+        invoke(*args)
+        return
+
+    result = invoke(*args, code=2)
+
+    assert problem in result.output
+    assert "Traceback" not in result.output
+
+
+def test_data_that_cannot_be_used_is_named(
+    tmp_path: Path, model_ini: Path, samples: Path, final: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    train = ["train", "--conf", model_ini, "--out", tmp_path / "run"]
+
+    assert "holds neither final_train" in invoke(*train, "--data", empty, code=2).output
+    assert "need a feature ini" in invoke(*train, "--data", samples, code=2).output
+    invoke(*train, "--data", final)
+    predict = ["predict", "--run", tmp_path / "run", "--out", tmp_path / "p.txt"]
+    result = invoke(*predict, "--data", samples / "test.tsv", code=2)
+    assert "has no feature ini" in result.output
+    assert (
+        "cannot be read"
+        in invoke("evaluate", "--run", empty, "--data", final / "final_test.parquet", code=2).output
+    )
+
+
+def test_overrides_go_to_the_file_of_their_section() -> None:
+    model, cluster = split_overrides(["train.epoch=2", "cluster.servers=3", "run.seed=5"])
+
+    assert (model, cluster) == (["train.epoch=2"], ["cluster.servers=3", "run.seed=5"])
+    job = cluster_config(None, cluster, servers=None, workers=4, sync=True)
+    assert (job.cluster.servers, job.cluster.workers, job.run.seed) == (3, 4, 5)
+    assert job.param_sync.mode == "sync"
+    with pytest.raises(ConfigError, match=r"no section \[cluter\]; did you mean cluster"):
+        split_overrides(["cluter.servers=3"])
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["evaluate"], ["predict"], ["worker"]])
+def test_help_shows_an_example_and_loads_no_torch(command: list[str]) -> None:
+    code = (
+        "import sys; from apps.ctr.cli import main\n"
+        "try: main(prog_name='pslite-ctr')\n"
+        "finally: print(sorted({'torch', 'numba', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command, "--help"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert "pslite-ctr" in result.stdout or "pslite local" in result.stdout
+    assert result.stderr.strip() == "[]"

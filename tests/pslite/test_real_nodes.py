@@ -1,0 +1,284 @@
+"""Clusters of real processes, started as users start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 120  # seconds; no run should come near
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "PS_", "PSLITE_"))}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")]))
+    return {**kept, "PYTHONPATH": path, **variables}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `pslite local` around a worker program given as text."""
+
+    def act(
+        program: str, servers: int, workers: int, *options: str
+    ) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "worker.py").write_text(textwrap.dedent(program))
+        (tmp_path / "local.ini").write_text("[run]\nseed = 9\n")
+        command = [sys.executable, "-m", "pslite", "local", "local.ini"]
+        command += ["--servers", str(servers), "--workers", str(workers), *options]
+        command += ["--", "python", "worker.py"]
+        result = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        print(result.stdout, result.stderr)  # shown when the test fails
+        return result
+
+    return act
+
+
+COUNT = """
+    import numpy as np, pslite
+    with pslite.connect() as worker:
+        table = worker.sparse_table("t", 2, optimizer=pslite.SGD(lr=1), initializer=pslite.Zeros())
+        keys = np.array([0, 1, 2, 2**63, 2**64 - 1], np.uint64)
+        for _ in range(10):
+            worker.wait(table.push(keys, np.ones((5, 2))))
+        worker.barrier()
+        assert (table.pull(keys) == -10 * worker.num_workers).all(), table.pull(keys)
+        assert len(table) == 5
+        print("rank", worker.rank, "is content")
+"""
+
+
+@pytest.mark.parametrize(
+    ("servers", "workers"),
+    [(2, 2), pytest.param(1, 1), pytest.param(4, 4), pytest.param(3, 1, marks=pytest.mark.slow)],
+)
+def test_pushes_of_all_workers_add_up_on_any_number_of_servers(
+    run: Run, servers: int, workers: int
+) -> None:
+    result = run(COUNT, servers, workers)
+
+    assert result.returncode == 0
+    for rank in range(workers):
+        assert f"[worker {rank}] rank {rank} is content" in result.stdout
+
+
+def test_sync_workers_as_processes_equal_one_process_to_the_bit(run: Run) -> None:
+    program = """
+        import hashlib, threading
+        import numpy as np, pslite
+        from kv.local import LocalCluster
+
+        def train(worker):
+            adam = pslite.Adam(lr=0.1)
+            table = worker.sparse_table("emb", 2, optimizer=adam)
+            dense = worker.dense_table("w", (3,), optimizer=adam)
+            rng = np.random.default_rng(worker.rank)
+            for _ in range(30):
+                keys = rng.integers(0, 12, size=rng.integers(0, 9))
+                rows, w = worker.pull_many([(table, keys), dense])
+                grads = rows * 0.3 + rng.normal(size=rows.shape)
+                worker.push_many([(table, keys, grads), (dense, w * 0.1 + 1)])
+                worker.step()
+            worker.barrier()
+            values = worker.pull_many([(table, np.arange(12)), dense], create=False)
+            return hashlib.sha256(b"".join(v.tobytes() for v in values)).hexdigest()
+
+        with pslite.connect() as worker:
+            print("digest", train(worker))
+            if worker.rank == 0:
+                local = LocalCluster(2, mode="sync", seed=9, threads=True)
+                other = threading.Thread(target=train, args=[local.worker(1)])
+                other.start()
+                print("digest", train(local.worker(0)))
+                other.join()
+    """
+
+    result = run(program, 2, 2, "--set", "param_sync.mode=sync")
+
+    digests = [line.split()[-1] for line in result.stdout.splitlines() if " digest " in line]
+    assert result.returncode == 0
+    assert len(digests) == 3
+    assert len(set(digests)) == 1
+
+
+def test_the_users_own_server_code_answers_and_its_errors_arrive(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "my_server.py").write_text(
+        textwrap.dedent("""
+            import pslite
+            from kv.pairs import KVPairs
+
+            def start(office):
+                def handle(meta, pairs, server):
+                    if meta.cmd == 13:
+                        raise ValueError("unlucky")
+                    server.response(meta, KVPairs(pairs.keys, pairs.vals * meta.cmd))
+                pslite.KVServer(0, office).set_request_handle(handle)
+        """)
+    )
+    program = """
+        import numpy as np, pslite
+        with pslite.connect() as worker:
+            kv = pslite.KVWorker(0, 0, worker.office)
+            keys = np.arange(4, dtype=np.uint64)
+            print(kv.wait(kv.push_pull(keys, np.arange(4.0), cmd=3)).vals)
+            try:
+                kv.wait(kv.push(keys, np.arange(4.0), cmd=13))
+            except pslite.RemoteError as error:
+                print(error)
+    """
+
+    result = run(program, 2, 1, "--set", "server.app=my_server:start")
+
+    assert result.returncode == 0
+    assert "[0. 3. 6. 9.]" in result.stdout
+    assert "ValueError: unlucky" in result.stdout
+
+
+def test_a_server_app_that_cannot_be_loaded_ends_the_job_with_one_message(run: Run) -> None:
+    result = run(COUNT, 1, 1, "--set", "server.app=no_such_module:start")
+
+    assert result.returncode != 0
+    assert "[server] app" in result.stdout + result.stderr
+    assert "no_such_module" in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_worker_that_raises_ends_the_job_with_its_code_and_last_lines(run: Run) -> None:
+    program = """
+        import pslite
+        with pslite.connect() as worker:
+            if worker.rank == 1:
+                raise ValueError("this batch is bad")
+            worker.barrier()
+    """
+
+    result = run(program, 1, 3)
+
+    assert result.returncode == 1
+    assert "the last lines of worker 1" in result.stderr
+    assert "ValueError: this batch is bad" in result.stderr
+
+
+def test_a_program_that_forgets_to_close_still_ends_the_job(run: Run) -> None:
+    program = """
+        import pslite
+        worker = pslite.connect()
+        print(worker.dense_table("w", (2,)).pull())
+    """
+
+    assert run(program, 1, 2).returncode == 0
+
+
+def test_one_program_plays_every_role_as_with_ps_lite(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(COUNT))
+    scheduler_port = _free_port()
+    shared = {
+        "DMLC_NUM_SERVER": "2",
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(scheduler_port),
+    }
+    roles = ["worker", "worker", "server", "server", "scheduler"]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, str(program)],
+            env=environment(DMLC_ROLE=role, **shared),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for role in roles
+    ]
+    outputs = [node.communicate(timeout=LIMIT)[0] for node in nodes]
+
+    assert [node.returncode for node in nodes] == [0] * 5, outputs
+    assert sum("is content" in output for output in outputs) == 2
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("victim", ["server", "worker", "scheduler"])
+def test_a_killed_node_ends_the_job_and_leaves_no_process(victim: str, tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(
+        textwrap.dedent("""
+            import numpy as np, pslite
+            with pslite.connect() as worker:
+                table = worker.sparse_table("t", 2)
+                print("working", flush=True)
+                while True:
+                    worker.wait(table.push([1], np.ones((1, 2))))
+        """)
+    )
+    (tmp_path / "local.ini").write_text("")
+    command = [sys.executable, "-m", "pslite", "local", "local.ini", "--run", "run"]
+    launcher = subprocess.Popen(
+        [*command, "--servers", "1", "--workers", "2", "--", "python", "worker.py"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    working = 0
+    while working < 2:
+        line = launcher.stdout.readline()
+        assert line, "the job ended early"
+        working += "working" in line
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    wanted = {"server": "server", "worker": "worker", "scheduler": "scheduler"}[victim]
+    (first, *_) = [p for p in family if _role(p) == wanted]
+
+    first.send_signal(signal.SIGKILL)
+    rest, _ = launcher.communicate(timeout=LIMIT)
+
+    assert launcher.returncode == 128 + signal.SIGKILL, rest
+    assert f"{victim}" in rest
+    _, alive = psutil.wait_procs(family, timeout=LIMIT)
+    assert not alive
+
+
+def _role(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("DMLC_ROLE", "")
+    except psutil.Error:
+        return ""
+
+
+def test_outside_any_cluster_connect_says_what_to_do() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "import pslite; pslite.connect()"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+    assert result.returncode == 1
+    assert "pslite.connect(local=True)" in result.stderr
