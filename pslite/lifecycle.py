@@ -30,11 +30,12 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class NodeName:
-    role: Role
+    role: str
     rank: int
 
     def __str__(self) -> str:
-        return str(self.role) if self.role is Role.SCHEDULER else f"{self.role} {self.rank}"
+        is_single = self.role in (Role.SCHEDULER, "setup")
+        return str(self.role) if is_single else f"{self.role} {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Lifecycle:
         self.fail(self._consequence, now)
 
     def _workers_done(self, now: float) -> None:
-        if not any(node.role is Role.WORKER for node in self.alive):
+        if not any(node.role == Role.WORKER for node in self.alive):
             self.phase, self.deadline = Phase.FINISHING, now + self._finish_timeout
 
 

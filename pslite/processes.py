@@ -153,21 +153,19 @@ class Family:
         self.children[name] = child
         return child
 
-    def watch(self, file: int, act: Callable[[], None]) -> None:
-        """Also call `act` when `file` can be read."""
-        self._selector.register(file, selectors.EVENT_READ, act)
+    def watch(self, file: int) -> None:
+        """Let a turn also end when `file` can be read."""
+        self._selector.register(file, selectors.EVENT_READ)
 
     def turn(self, timeout: float) -> None:
         """Wait for output of any child, at most `timeout` seconds, and take it."""
         if any(child.is_at_end for child in self.children.values()):
             timeout = min(timeout, 0.01)  # its end is a moment away and wakes nobody
         for key, _ in self._selector.select(timeout):
-            if not isinstance(key.data, Child):
-                key.data()
-                continue
-            key.data.read()
-            if key.data.is_at_end:
-                self._selector.unregister(key.data.pipe)
+            if isinstance(key.data, Child):
+                key.data.read()
+                if key.data.is_at_end:
+                    self._selector.unregister(key.data.pipe)
 
     def reap(self, now: float) -> list[tuple[Child, int]]:
         """The children that have ended since, their output taken, with their exit status."""

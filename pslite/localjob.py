@@ -1,0 +1,248 @@
+"""One run of a local cluster: starts the nodes, follows them, reports how it ended.
+
+It runs in one thread: `pslite.lifecycle` decides, `pslite.processes` acts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+import pslite
+from postoffice.config import join_address, split_address
+from postoffice.node import Role
+from pslite import environ, guard
+from pslite.config import JobConfig
+from pslite.environ import NodeSettings
+from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase
+from pslite.output import Screen
+from pslite.prepare import preparation
+from pslite.processes import Child, Family
+from pslite.rundir import RunDirectory
+from pslite.signals import SignalInbox
+
+READY = re.compile(rb"^pslite: scheduler listening on tcp://(\S+)$", re.MULTILINE)
+TICK = 0.1  # seconds between looks at the clock while nothing happens
+SCHEDULER = NodeName(Role.SCHEDULER, 0)
+SETUP = NodeName("setup", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How a local cluster is run; what it is says the `JobConfig`.
+
+    Args:
+        env: variables for the nodes to start from; None: those of this process.
+        out: gets what the nodes print.
+        err: gets what the launcher itself has to say.
+        colour: names of nodes in colour; None: if `out` is a terminal.
+        log_dir: also one file of output for each node.
+        run_dir: gets `cluster.json`.
+        verbose: 0, 1 or 2, as PSLITE_VERBOSE.
+        finish_timeout: seconds for scheduler and servers to end after the last worker.
+        grace: seconds from SIGTERM to SIGKILL.
+        node_command: what is started as scheduler and server.
+        prepare: compile kernels and try `[server] app` once before any node starts.
+    """
+
+    env: Mapping[str, str] | None = None
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    err: TextIO = field(default_factory=lambda: sys.stderr)
+    colour: bool | None = None
+    log_dir: Path | None = None
+    run_dir: Path | None = None
+    verbose: int = 0
+    finish_timeout: float = 30.0
+    grace: float = guard.GRACE
+    node_command: Sequence[str] = (sys.executable, "-m", "pslite", "node")
+    prepare: bool = True
+
+
+class LocalJob:
+    """One job; `run` runs it.
+
+    Args:
+        job: its settings.
+        command: what each worker runs, found already.
+        env: variables for all processes to start from.
+        options: how it is run; its `env` and `run_dir` are not looked at.
+        run_dir: the open folder of the job, if it has one.
+    """
+
+    def __init__(
+        self,
+        job: JobConfig,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        options: LaunchOptions,
+        run_dir: RunDirectory | None,
+    ) -> None:
+        self._job, self._command, self._options, self._run_dir = job, command, options, run_dir
+        self._env = with_pslite({**env, "PYTHONUNBUFFERED": "1"})
+        self._life = Lifecycle(finish_timeout=options.finish_timeout, grace=options.grace)
+        self._screen = Screen(options.out, colour=options.colour)
+        self._family = Family(self._show, self._env, options.log_dir)
+        self._inbox = SignalInbox()
+        self._address: str | None = None  # where the scheduler listens
+        self._is_read = True  # somebody reads what the nodes print
+        self._phase_acted_on = Phase.STARTING
+        self._tails: dict[NodeName, list[str]] = {}
+
+    def run(self) -> int:
+        """Run the job to its end; the exit code for the shell."""
+        begun, code = time.monotonic(), 1
+        try:
+            with self._inbox, self._family:
+                self._note(state="starting", launcher=os.getpid(), name=self._job.run.name)
+                self._family.watch(self._inbox.fileno())
+                self._prepare()
+                self._start_all()
+                while not self._life.is_over:
+                    self._turn()
+            code = self._report(time.monotonic() - begun)
+        finally:
+            self._note(state="ended", exit_code=code, nodes=[])
+        return code
+
+    # -- starting ---------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        arguments = preparation(self._job, self._env) if self._options.prepare else []
+        if arguments:
+            command = [sys.executable, "-m", "pslite.prepare", *arguments]
+            self._start(SETUP, command, self._env)
+            while SETUP in self._life.alive:
+                self._turn()
+
+    def _start_all(self) -> None:
+        self._start_node(Role.SCHEDULER, 0, self._job, self._options.node_command)
+        job = self._await_scheduler()
+        if job is not None:
+            for rank in range(job.cluster.servers):
+                self._start_node(Role.SERVER, rank, job, self._options.node_command)
+            for rank in range(job.cluster.workers):
+                self._start_node(Role.WORKER, rank, job, self._command)
+            self._note(state="running", scheduler=f"tcp://{job.cluster.scheduler}")
+        self._life.all_started(time.monotonic())
+
+    def _start_node(self, role: Role, rank: int, job: JobConfig, command: Sequence[str]) -> None:
+        settings = NodeSettings(role=role, rank=rank, job=job, verbose=self._options.verbose)
+        self._start(NodeName(role, rank), command, environ.child_environ(self._env, settings))
+
+    def _start(self, name: NodeName, command: Sequence[str], env: Mapping[str, str]) -> None:
+        if self._life.is_stopping:
+            return
+        self._family.start(name, command, env)
+        self._life.started(name)
+        self._note(nodes=self._nodes())
+
+    def _await_scheduler(self) -> JobConfig | None:
+        """The job with the address at which the scheduler listens; None if it does not."""
+        deadline = time.monotonic() + self._job.cluster.start_timeout
+        while self._address is None and not self._life.is_stopping:
+            self._turn()
+            if not self._life.alive:
+                self._blame_scheduler("ended before it had printed its address")
+            elif time.monotonic() > deadline:
+                self._blame_scheduler("printed no address within [cluster] start_timeout")
+        if self._address is None:
+            return None
+        cluster = replace(self._job.cluster, scheduler=self._address)
+        return replace(self._job, cluster=cluster)
+
+    def _blame_scheduler(self, problem: str) -> None:
+        self._life.fail(Failure(SCHEDULER, 1, problem), time.monotonic())
+
+    # -- running ----------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Take what the nodes print, see who has ended, and do what follows from it."""
+        self._family.turn(TICK)
+        now = time.monotonic()
+        for signum in self._inbox.take():
+            problem = f"the launcher got {signal.Signals(signum).name}"
+            self._life.fail(Failure(None, -signum, problem), now)
+        # Of several that ended at once the one killed by a signal is the likeliest cause.
+        for child, status in sorted(self._family.reap(now), key=lambda ended: ended[1]):
+            tail = self._tails[child.name] = child.tail.text()
+            is_consequence = any("ClusterStoppedError" in line for line in tail)
+            self._life.exited(child.name, status, now, is_consequence=is_consequence)
+        self._life.tick(now)
+        if self._life.is_stopping and self._life.phase is not self._phase_acted_on:
+            self._phase_acted_on = self._life.phase
+            is_kill = self._life.phase is Phase.KILLING
+            self._family.signal(signal.SIGKILL if is_kill else signal.SIGTERM)
+
+    def _show(self, child: Child, block: bytes) -> None:
+        if child.name == SCHEDULER and self._address is None:
+            ready = READY.search(block)
+            if ready:
+                host, port = split_address(ready[1].decode("ascii", "replace"))
+                self._address = join_address(host, port)
+        if self._is_read:
+            try:
+                self._screen.write(child.name.role, str(child.name), block)
+            except BrokenPipeError:
+                self._is_read = False
+                failure = Failure(None, -signal.SIGPIPE, "nobody reads the output any more")
+                self._life.fail(failure, time.monotonic())
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def _nodes(self) -> list[dict[str, object]]:
+        return [
+            {"role": name.role, "rank": name.rank, "pid": child.process.pid}
+            for name, child in self._family.children.items()
+        ]
+
+    def _note(self, **facts: object) -> None:
+        if self._run_dir is not None:
+            self._run_dir.update(**facts)
+
+    def _report(self, seconds: float) -> int:
+        name, cluster, failure = self._job.run.name, self._job.cluster, self._life.failure
+        if failure is None:
+            size = f"{cluster.servers} servers, {cluster.workers} workers"
+            self._say(f"job {name} done in {seconds:.1f} s ({size})")
+            return 0
+        who = f"{failure.node}: " if failure.node else ""
+        self._say(f"job {name} stopped after {seconds:.1f} s: {who}{failure.problem}")
+        lines = self._tails.get(failure.node, []) if failure.node else []
+        is_in_sight = self._screen.ends_with(str(failure.node), len(lines)) and is_same_file(
+            self._options.out, self._options.err
+        )
+        if lines and not is_in_sight:
+            block = "".join(f"\n    {line}" for line in lines)
+            self._say(f"the last lines of {failure.node}:{block}")
+        return failure.exit_code
+
+    def _say(self, text: str) -> None:
+        with suppress(BrokenPipeError):
+            self._options.err.write(f"pslite: {text}\n")
+            self._options.err.flush()
+
+
+def with_pslite(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` in which a Python finds this pslite, also when it runs from a source folder."""
+    home = Path(pslite.__file__).resolve().parent.parent
+    if home in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}:
+        return dict(env)  # installed, and that folder must not come before Python's own
+    path = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return {**env, "PYTHONPATH": os.pathsep.join([*path, str(home)])}
+
+
+def is_same_file(one: TextIO, other: TextIO) -> bool:
+    """Whether both streams go to one terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError, AttributeError):
+        return one is other
