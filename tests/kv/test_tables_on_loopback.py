@@ -100,7 +100,7 @@ def _train_in_turn(cluster: LocalCluster, steps: int) -> bytes:
     tables = [worker.sparse_table("emb", 2, optimizer=Adam(lr=0.1)) for worker in workers]
     rngs = [np.random.default_rng(rank) for rank in range(len(workers))]
     for _ in range(steps):
-        for worker, table, rng in zip(workers, tables, rngs, strict=True):
+        for table, rng in zip(tables, rngs, strict=True):
             keys = rng.integers(0, 9, size=rng.integers(0, 6))
             rows = table.pull(keys)
             table.push(keys, rows * 0.3 + rng.normal(size=rows.shape))
