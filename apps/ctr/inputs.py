@@ -66,15 +66,8 @@ def extract_features(
     if feature_ini is None:
         raise DataError(samples.train, "holds samples, which need a feature ini: --features FILE")
     out = run.features
-    extract(
-        feature_ini,
-        samples.train,
-        samples.test,
-        out,
-        min_freq=min_freq,
-        settings=settings,
-        index=index,
-    )
+    how: dict[str, Any] = {"min_freq": min_freq, "settings": settings, "index": index}
+    extract(feature_ini, samples.train, samples.test, out, **how)
     keep_description(out, run)
     final = (out / "final_train.parquet", out / "final_test.parquet")
     return DataFiles(final[0], final[1] if samples.test else None, final=True)
@@ -111,7 +104,10 @@ def final_file(data: Path, run: RunFolder, kind: Kind, scratch: Path) -> Path:
     if kind == "final" or (kind == "auto" and is_final(data)):
         return data
     if not run.feature_ini.is_file():
-        problem = f"looks like samples, but {run.path} has no description of its features; train on a folder of pslite-features"
+        problem = (
+            f"looks like samples, but {run.path} has no description of its features: the folder "
+            f"it was trained on lacked the {FILE_NAME} of pslite-features"
+        )
         raise DataError(data, problem)
     out = scratch / "final.parquet"
     apply(run.feature_ini, run.features, data, out)
