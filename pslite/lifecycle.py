@@ -30,12 +30,14 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class NodeName:
+    """What a process is called: `worker 3`, or by its role alone where there is one of it."""
+
     role: str
-    rank: int
+    rank: int | None = None
 
     def __str__(self) -> str:
-        is_single = self.role in (Role.SCHEDULER, "setup")
-        return str(self.role) if is_single else f"{self.role} {self.rank}"
+        has_number = self.rank is not None and self.role != Role.SCHEDULER
+        return f"{self.role} {self.rank}" if has_number else str(self.role)
 
 
 @dataclass(frozen=True)

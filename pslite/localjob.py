@@ -33,7 +33,7 @@ from pslite.signals import SignalInbox
 READY = re.compile(rb"^pslite: scheduler listening on tcp://(\S+)$", re.MULTILINE)
 TICK = 0.1  # seconds between looks at the clock while nothing happens
 SCHEDULER = NodeName(Role.SCHEDULER, 0)
-SETUP = NodeName("setup", 0)
+SETUP = NodeName("setup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ class LaunchOptions:
         colour: names of nodes in colour; None: if `out` is a terminal.
         log_dir: also one file of output for each node.
         run_dir: gets `cluster.json`.
+        needs_run_dir: whether the job must not run without it; else the reason is told.
         verbose: 0, 1 or 2, as PSLITE_VERBOSE.
         finish_timeout: seconds for scheduler and servers to end after the last worker.
         grace: seconds from SIGTERM to SIGKILL.
@@ -60,6 +61,7 @@ class LaunchOptions:
     colour: bool | None = None
     log_dir: Path | None = None
     run_dir: Path | None = None
+    needs_run_dir: bool = True
     verbose: int = 0
     finish_timeout: float = 30.0
     grace: float = guard.GRACE

@@ -109,7 +109,7 @@ class Family:
         return self
 
     def __exit__(self, *_: object) -> None:
-        guard.end(self.token, self._running(), grace=0.0)
+        self.end(grace=0.0)
         for child in list(self.children.values()):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(UNKILLABLE)
@@ -183,6 +183,10 @@ class Family:
     def signal(self, signum: int) -> None:
         """Send a signal to all processes of the job."""
         guard.send(self.token, self._running(), signum)
+
+    def end(self, grace: float = guard.GRACE) -> None:
+        """End all processes of the job: SIGTERM, and SIGKILL after `grace` seconds."""
+        guard.end(self.token, self._running(), grace)
 
     def _running(self) -> list[int]:
         return [child.process.pid for child in self.children.values()]

@@ -323,6 +323,10 @@ def test_two_jobs_cannot_have_one_folder(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another job is running in"):
             launch("pass", run_dir=tmp_path)
 
+        other = launch("pass", run_dir=tmp_path, needs_run_dir=False)
+        assert other.code == 0
+        assert "this job has no cluster.json: another job is running in" in other.err
+
     assert launch("pass", run_dir=tmp_path).code == 0
 
 
