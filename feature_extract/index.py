@@ -43,9 +43,9 @@ class HashIndex:
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
         """See `Index`; no value is unknown."""
-        head = prefix + "#"
+        head = f"{prefix}#".encode()
         digest = xxhash.xxh3_64_intdigest
-        hashes = [digest(head + text) or 1 for text in texts.to_pylist()]
+        hashes = [digest(head + text) or 1 for text in texts.cast(pa.binary()).to_pylist()]
         return np.array(hashes, dtype=np.uint64)
 
 
