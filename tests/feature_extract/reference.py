@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-SECTIONS = [
-    f"{kind}_features_{group}" for kind in ("dense", "sparse") for group in ("user", "ad", "user_ad")
-]
+GROUPS = ("user", "ad", "user_ad")
+SECTIONS = [f"{kind}_features_{group}" for kind in ("dense", "sparse") for group in GROUPS]
 
 
 @dataclass
@@ -23,6 +22,7 @@ class Reference:
     min_freq: int = 1
     compat: bool = False
     list_delimiter: str = ","
+    clip_min: float | None = None
     intermediate: dict[str, list[str]] = field(default_factory=dict)
     final: dict[str, list[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -53,7 +53,8 @@ class Reference:
         identity, label, *groups = line.split("\t")
         out = [identity, label.split("#", 1)[1]]
         for group in groups[:3]:
-            out.append(",".join(v.split("#", 1)[1] for v in group.split(",")) if group else "")
+            values = [value.split("#", 1)[1] for value in group.split(",") if group]
+            out += [",".join(values)]
         for group in groups[3:]:
             features = []
             for feature in group.split(",") if group else []:
@@ -112,8 +113,11 @@ class Reference:
     def curve(self, operator: str, text: str) -> str:
         if self.is_absent(text):
             return "0.000000"
-        x = float(np.float32(text)) + 1.0
-        return "%.6f" % np.float32(math.log(x) if operator == "log" else math.sqrt(x))
+        x = float(np.float32(text))
+        if self.clip_min is not None:
+            x = max(x, self.clip_min)
+        result = math.log(x + 1.0) if operator == "log" else math.sqrt(x + 1.0)
+        return f"{np.float32(result):.6f}"
 
     def is_absent(self, text: str) -> bool:
         return text == "" or (text == "NULL" and not self.compat)

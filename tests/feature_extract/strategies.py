@@ -14,7 +14,7 @@ BREAKS = ["0", "1", "-1", "50", "50.01", "0.1", "1e3", "16777216", "2.5"]
 
 @st.composite
 def samples(draw, escape: bool, compat: bool, size: st.SearchStrategy[int]) -> list[list[str]]:
-    texts = st.sampled_from(PLAIN + (AWKWARD + ["a,b"] if escape else []))
+    texts = st.sampled_from(PLAIN + ([*AWKWARD, "a,b"] if escape else []))
     items = st.sampled_from(PLAIN + (AWKWARD if escape else []))
     numbers = st.sampled_from(NUMBERS if compat else [*NUMBERS, "NULL"])
     lists = st.lists(items, max_size=4).map(",".join)

@@ -18,7 +18,10 @@ from tests.feature_extract.reference import SECTIONS, Reference, ini_text, tsv
 from tests.feature_extract.strategies import inis, samples
 
 UNHURRIED = settings(
-    max_examples=25, deadline=None, report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 POSITIVE = ["", "0", "0.1", "2.5", "1e5", "-0.25", "7"]  # of the field for log and sqrt
 

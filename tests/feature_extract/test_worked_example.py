@@ -110,7 +110,7 @@ def test_the_example_in_parquet_has_the_numbers_of_the_text(run):
     table = pq.read_table(out / "final_train.parquet").to_pydict()
     assert table["id"] == ["id#100#u1#a7", "id#101#u2#a8", "id#102#u1#a7", "id#103#u3#a9"]
     assert table["label"] == [1, 0, 0, 1]
-    assert ["%.6f" % x for x in table["dense_user/001_seen_log"]] == [
+    assert [f"{x:.6f}" for x in table["dense_user/001_seen_log"]] == [
         "2.302585", "0.000000", "0.000000", "1.252763"
     ]  # fmt: skip
     assert table["dense_user/002_seen"] == [9, 0, 0, 2.5]
