@@ -77,7 +77,7 @@ class Dictionary:
             indices.append(numbers[kept])
         numbers = _joined(indices, np.uint64)
         order = np.argsort(numbers)
-        write_pairs(path, _chunked(texts), numbers, order)
+        write_pairs(path, _one(texts), numbers, order)
 
     @classmethod
     def count(cls, counters: Mapping[str, Counter], min_freq: int) -> Dictionary:
@@ -88,7 +88,7 @@ class Dictionary:
             for prefix, counter in counters.items()
         ]
         counts = [counter.counts[masks[prefix]] for prefix, counter in counters.items()]
-        table = pa.table({"count": _joined(counts, np.int64), "text": _chunked(texts)})
+        table = pa.table({"count": _joined(counts, np.int64), "text": _one(texts)})
         keys = [("count", "descending"), ("text", "descending")]
         order = pc.sort_indices(table, sort_keys=keys).to_numpy()
         ranks = np.empty(len(order), dtype=np.uint64)
@@ -141,7 +141,7 @@ def write_counts(path: Path, counters: Mapping[str, Counter]) -> None:
     rows = _joined([part.rows for part in counters.values()], np.int64)
     places = _joined([part.places for part in counters.values()], np.int64)
     counts = _joined([part.counts for part in counters.values()], np.int64)
-    write_pairs(path, _chunked(texts), counts, np.lexsort((places, rows)))
+    write_pairs(path, _one(texts), counts, np.lexsort((places, rows)))
 
 
 def full_texts(prefix: str, texts: pa.Array) -> pa.Array:
@@ -152,8 +152,8 @@ def full_texts(prefix: str, texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(head, texts, nothing)
 
 
-def _chunked(arrays: list[pa.Array]) -> pa.ChunkedArray:
-    return pa.chunked_array(arrays, pa.large_string())
+def _one(arrays: list[pa.Array]) -> pa.LargeStringArray:
+    return pa.concat_arrays([pa.array([], pa.large_string()), *arrays])
 
 
 def _joined(arrays: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:

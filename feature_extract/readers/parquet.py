@@ -28,7 +28,7 @@ class ParquetSamples:
     ) -> None:
         self.path, self.limits = path, limits
         self.joint = conf.input.list_delimiter
-        self.wanted = [name for name in conf.fields if name in conf.source_fields]
+        self.wanted = conf.source_fields
         self.nbytes = path.stat().st_size
         try:
             with pq.ParquetFile(path) as file:
