@@ -55,9 +55,13 @@ class Dictionary:
     kind: IndexKind = "dictionary"
 
     def __init__(self, parts: Mapping[str, tuple[Vocabulary, NDArray[np.uint64]]]) -> None:
-        self._parts = parts
+        # a 0 behind the indices is what the number -1 of an unknown text reads
+        self._parts = {
+            prefix: (vocabulary, np.append(indices, np.uint64(0)))
+            for prefix, (vocabulary, indices) in parts.items()
+        }
         self.size: int | None = max(
-            (int(indices.max(initial=0)) for _, indices in parts.values()), default=0
+            (int(indices.max()) for _, indices in self._parts.values()), default=0
         )
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
@@ -65,19 +69,18 @@ class Dictionary:
         if prefix not in self._parts:
             return np.zeros(len(texts), dtype=np.uint64)
         vocabulary, indices = self._parts[prefix]
-        ids = vocabulary.find(texts)
-        return np.append(indices, np.uint64(0))[ids]  # -1, unknown, reads the 0 at the end
+        return indices[vocabulary.find(texts)]
 
     def write(self, path: Path) -> None:
         """Write the lines `VALUE⇥INDEX` by rising index."""
         texts, indices = [], []
         for prefix, (vocabulary, numbers) in self._parts.items():
+            numbers = numbers[:-1]
             kept = numbers > 0
             texts.append(full_texts(prefix, vocabulary.texts().filter(pa.array(kept))))
             indices.append(numbers[kept])
-        numbers = _joined(indices, np.uint64)
-        order = np.argsort(numbers)
-        write_pairs(path, _one(texts), numbers, order)
+        every = _joined(indices, np.uint64)
+        write_pairs(path, _one(texts), every, np.argsort(every))
 
     @classmethod
     def count(cls, counters: Mapping[str, Counter], min_freq: int) -> Dictionary:

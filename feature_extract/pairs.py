@@ -27,9 +27,8 @@ def write_pairs(
             rows = order[low : low + ROWS]
             column = texts.take(pa.array(rows))
             figures = pc.cast(pa.array(numbers[rows]), column.type)
-            file.write(
-                lines_of(pc.binary_join_element_wise(column, figures, pa.scalar("\t", column.type)))
-            )
+            tab = pa.scalar("\t", column.type)
+            file.write(lines_of(pc.binary_join_element_wise(column, figures, tab)))
 
 
 def lines_of(texts: pa.Array) -> memoryview:

@@ -40,7 +40,9 @@ class LibsvmSamples:
             lines = self._decode(block)
             for low in range(0, len(lines), self.limits.rows):
                 piece = lines[low : low + self.limits.rows]
-                yield self._chunk(piece, before + low, bad, nbytes if low == 0 else 0)
+                chunk = self._chunk(piece, before + low, bad, nbytes if low == 0 else 0)
+                if len(chunk):
+                    yield chunk
             before += len(lines)
 
     def _decode(self, block: bytes) -> list[str]:
