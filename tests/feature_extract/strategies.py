@@ -50,9 +50,9 @@ def combine(draw) -> str:
     return f"{'|'.join(fields)},combine,{'|'.join(operators)},{'#'.join(arguments)}"
 
 
-dense = st.one_of(st.builds("{},direct".format, numbers), bucket, hit)
-sparse = st.one_of(st.builds("{},direct".format, texts), bucket, hit, group, combine())
 curve = st.builds("{},{}".format, st.just("p"), st.sampled_from(["log", "sqrt"]))
+dense = st.one_of(st.builds("{},direct".format, numbers), bucket, hit, curve)
+sparse = st.one_of(st.builds("{},direct".format, texts), bucket, hit, group, combine(), curve)
 
 
 @st.composite
@@ -65,7 +65,7 @@ def inis(draw, escape: bool) -> dict[str, dict[str, str]]:
     if escape:
         ini["id"]["escape"] = "true"
     for group_name in ("user", "ad", "user_ad"):
-        for kind, features in (("dense", st.one_of(dense, curve)), ("sparse", sparse)):
+        for kind, features in (("dense", dense), ("sparse", sparse)):
             drawn = draw(st.lists(features, max_size=3))
             if drawn:
                 section = f"{kind}_features_{group_name}"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from feature_extract.cli import main
 from feature_extract.conf import read_conf
-from feature_extract.errors import DictionaryError, SampleFileError
+from feature_extract.errors import DictionaryError, SampleFileError, SchemaError
 from feature_extract.explain import explain
 from feature_extract.extract import apply, extract
 from feature_extract.schema import FeatureSchema
@@ -108,6 +108,14 @@ def test_apply_needs_a_dictionary_unless_values_are_hashed(files: Path):
     )  # fmt: skip
 
     assert result.exit_code == 0, result.output
+
+
+def test_a_damaged_description_is_named(files: Path):
+    extract(files / "f.ini", files / "s.tsv", None, files / "out")
+    (files / "out" / "features.json").write_text("{")
+
+    with pytest.raises(SchemaError, match=r"features\.json: not a description of features"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "x.parquet")
 
 
 def test_apply_remembers_that_values_were_hashed(files: Path):

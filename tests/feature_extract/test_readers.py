@@ -204,6 +204,27 @@ label = click,direct
             read(tmp_path / "b.csv", ini)
 
 
+def test_a_libsvm_file_of_remarks_has_no_samples(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("# remark\n\n")
+
+    assert read(tmp_path / "a.txt", LIBSVM)[:2] == ({}, [])
+
+
+def test_a_file_that_ends_too_early_is_named(tmp_path: Path):
+    rows = [f"u{n}\t1\t{n * n}\ta" for n in range(2000)]
+    whole = gzip.compress("\n".join(rows).encode())
+    (tmp_path / "s.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SampleFileError, match=r"s\.tsv\.gz: cannot be read"):
+        read(tmp_path / "s.tsv.gz", INI, rows=1000)
+    columns = {name: [f"{name} {n}" for n in range(2000)] for name in ("user", "clk", "tags")}
+    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
+    data = bytearray((tmp_path / "s.parquet").read_bytes())
+    data[4:2000] = bytes(1996)
+    (tmp_path / "s.parquet").write_bytes(data)
+    with pytest.raises(SampleFileError, match=r"s\.parquet: cannot be read as Parquet"):
+        read(tmp_path / "s.parquet", INI, rows=1000)
+
+
 def test_a_file_that_is_not_there_or_not_what_its_name_says(tmp_path: Path):
     with pytest.raises(FeatureError, match="none: no such file"):
         read(tmp_path / "none", INI)
