@@ -174,13 +174,12 @@ class Engine:
         return [found.mode.clock for found, _ in checked]
 
     def step(self, rank: int, clock: int) -> bool:
-        """Worker `rank` has completed its step number `clock`; whether any table's clock advanced.
+        """Worker `rank` has completed its steps up to number `clock`; whether any clock advanced.
 
         A step said twice changes nothing.
 
         Raises:
             RankError: no such worker, or it has finished.
-            StepError: an earlier step of this worker is not complete.
         """
         if not self.progress.step(rank, clock):
             return False

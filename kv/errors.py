@@ -6,7 +6,6 @@ PsliteError
     ├── KeyValueShapeError    keys, values and lens do not fit each other
     ├── SettingError          an optimiser, initialiser or table is set up wrongly
     ├── RankError             no such worker, or one that has finished
-    ├── StepError             a worker's steps are not said in order
     ├── WouldWaitError        a call would wait for workers that the same thread drives
     ├── TableError            something about a table
     │   ├── TableConflictError   one name, two definitions
@@ -61,10 +60,6 @@ class SettingError(KVError):
 
 class RankError(KVError):
     """No worker of this rank, or one that has finished."""
-
-
-class StepError(KVError):
-    """A worker's steps are not said in order."""
 
 
 class WouldWaitError(KVError):

@@ -5,7 +5,7 @@ All tables of an engine share one, so that a table defined late starts at the ri
 
 from __future__ import annotations
 
-from kv.errors import RankError, StepError
+from kv.errors import RankError
 
 
 class Progress:
@@ -37,21 +37,19 @@ class Progress:
             raise RankError(f"worker {rank} has finished and can push and step no more")
 
     def step(self, rank: int, step: int) -> bool:
-        """Worker `rank` has completed step number `step` (0 is its first); False if that is known.
+        """Worker `rank` has completed its steps up to number `step` (0 is its first).
+
+        Steps that were never said are taken as complete: a worker need not say those in which no
+        table cared. False if nothing is new.
 
         Raises:
             RankError: no such worker, or it has finished.
-            StepError: the worker's step before is not complete.
         """
         self.check_rank(rank)
         if step < self.completed[rank]:
             return False
         self.check_active(rank)
-        if step > self.completed[rank]:
-            raise StepError(
-                f"worker {rank} ended step {step}, but not yet step {self.completed[rank]}"
-            )
-        self.completed[rank] += 1
+        self.completed[rank] = step + 1
         return True
 
     def finish(self, rank: int) -> bool:

@@ -1,0 +1,67 @@
+"""After the warm-up nothing is compiled any more, whatever users pass."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import json
+import numpy as np
+from kv import optimizers
+from kv.initializers import Normal
+from kv.kernels.warmup import signatures, warm_up
+from kv.local import LocalCluster
+from kv.placement import SlotMap
+from kv.routing import split
+from kv.store.index import Index
+
+for optimizer in optimizers.Optimizer.members.values():
+    warm_up(3, optimizer())
+warm = signatures()
+
+rng = np.random.default_rng(0)
+cluster = LocalCluster(2, "sync")
+for optimizer in optimizers.Optimizer.members.values():
+    for missing in ("init", "zeros"):
+        tables = [cluster.worker(rank).sparse_table(f"{optimizer.name} {missing}", 5,
+                  optimizer=optimizer(), initializer=Normal(), missing=missing) for rank in (0, 1)]
+        sorted_keys = np.arange(0, 3000, dtype=np.uint64)
+        frame = np.frombuffer(sorted_keys.tobytes(), np.uint64)
+        crowded = rng.integers(2**63 - 50, 2**63 + 50, 500, dtype=np.uint64)
+        for keys in ([], [5], [2**64 - 1, 0, 5, 5], sorted_keys, frame, frame[::2], crowded,
+                     rng.integers(0, 9, 40), rng.integers(0, 2**64, 999, dtype=np.uint64)):
+            grads = rng.standard_normal((len(keys), 5))
+            for table in tables:
+                for given in (grads, grads.astype("f4"), grads.astype("f4")[:, ::-1]):
+                    table.push(keys, given)
+                table.pull(keys, create=False)
+                table.pull(keys)
+            for rank in (0, 1):
+                cluster.worker(rank).step()
+        table.assign([9, 1, 9], np.ones((3, 5)))
+        list(table.items())
+        table.delete([1, 77, 9])
+    dense = cluster.worker(0).dense_table(optimizer.name, (130, 70), optimizer=optimizer(),
+                                          mode="async")
+    dense.push(np.ones((130, 70)))
+    dense.pull()
+    dense.assign(np.zeros((130, 70)))
+cluster.engine.validate()
+for servers in (1, 3):
+    split(SlotMap.from_bytes(SlotMap.even(servers).to_bytes()), frame)
+print(json.dumps([warm, signatures()]))
+"""
+
+
+def test_production_adds_no_signatures_to_a_warm_kernel() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    warm, used = json.loads(result.stdout)
+
+    assert sum(warm.values()) > 20
+    assert max(warm.values()) == 1  # and 0 for those that only other kernels call
+    assert used == warm
