@@ -43,9 +43,9 @@ class HashIndex:
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
         """See `Index`; no value is unknown."""
-        head = prefix + "#"
+        head = f"{prefix}#".encode()
         digest = xxhash.xxh3_64_intdigest
-        hashes = [digest(head + text) or 1 for text in texts.to_pylist()]
+        hashes = [digest(head + text) or 1 for text in texts.cast(pa.binary()).to_pylist()]
         return np.array(hashes, dtype=np.uint64)
 
 
@@ -112,6 +112,10 @@ class Dictionary:
         vocabularies: dict[str, Vocabulary] = {}
         indices: dict[str, list[NDArray[np.uint64]]] = {}
         for texts, numbers in read_pairs(path):
+            lost = pc.and_(pc.not_equal(texts, ""), pc.invert(pc.match_substring(texts, "#")))
+            if pc.any(lost).as_py():
+                wrong = texts.filter(lost)[0].as_py()
+                raise DictionaryError(str(path), f"{wrong!r} is no PREFIX#VALUE")
             prefixes = pc.replace_substring_regex(texts, r"(?s)#.*", "").dictionary_encode()
             values = pc.replace_substring_regex(texts, r"^[^#]*#?", "")
             codes = prefixes.indices.to_numpy()

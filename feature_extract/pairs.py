@@ -49,6 +49,8 @@ def read_pairs(path: Path) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]
         DictionaryError: the file cannot be read or a line is not `PREFIX#VALUE⇥INDEX`.
     """
     try:
+        if path.stat().st_size == 0:  # Arrow takes an empty file for an error
+            return
         with pyarrow.csv.open_csv(
             path,
             read_options=pyarrow.csv.ReadOptions(column_names=["text", "number"]),

@@ -48,7 +48,8 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> None:
         _fail(error)
     click.echo(
         f"{found['impressions']} impressions ({found['ctr']:.2%} clicked) of "
-        f"{found['users']} users and {found['ads']} ads, {found['behaviors']} behaviours, seed {seed}\n"
+        f"{found['users']} users and {found['ads']} ads, {found['behaviors']} behaviours, "
+        f"seed {seed}\n"
         f"best AUC any model can reach: {_shown(found['best_auc_test'])} on the test day, "
         f"{_shown(found['best_auc_all'])} over all\nin {out}"
     )
