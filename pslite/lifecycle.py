@@ -129,7 +129,8 @@ class Lifecycle:
         if self.phase is Phase.FINISHING:
             names = ", ".join(sorted(map(str, self.alive)))
             waited = f"{self._finish_timeout:g} s after the last worker had ended"
-            self.fail(Failure(None, 1, f"still running {waited}: {names}"), now)
+            hint = "does the worker program call pslite.connect()?"
+            self.fail(Failure(None, 1, f"still running {waited}: {names}; {hint}"), now)
         elif self.phase is Phase.SEEKING:
             self._give_up_seeking(now)
         elif self.phase is Phase.STOPPING:

@@ -7,6 +7,7 @@
 # It lies in PSLITE_VENV, or else in .venv beside setup.cfg. A stamp of what was installed lets later
 # runs start at once. PYTHON names the interpreter to make it with; it must be 3.11 or newer.
 # shellcheck shell=bash
+: "${root:?set root to the folder of the project first}"
 
 fail() {
     printf '%s\n' "$@" >&2
@@ -23,8 +24,8 @@ find_python() {
             return
         fi
     done
-    fail "Python 3.11 or newer is needed, but there is none: python3 is" \
-        "$(python3 --version 2>&1 || true). Install one, or name it: PYTHON=/path/to/python3.11"
+    fail "Python 3.11 or newer is needed, but none was found (python3 is $(python3 --version 2>&1))." \
+        "Install one, or name it: PYTHON=/path/to/python3.11 $0"
 }
 
 # What the environment depends on, as one line.
@@ -45,14 +46,16 @@ install_venv() {
     printf 'Installing into %s (minutes the first time; log: install.log there) ...\n' "$venv" >&2
     if ! is_new_enough "$venv/bin/python"; then
         python=$(find_python) || exit 1
-        rm -rf -- "$venv/bin" "$venv/lib" "$venv/lib64" "$venv/pyvenv.cfg"
+        if [[ -f $venv/pyvenv.cfg ]]; then # an environment of ours, whose Python is gone
+            rm -rf -- "${venv:?}/bin" "${venv:?}/lib" "${venv:?}/lib64"
+        fi
         if ! "$python" -m venv -- "$venv" >"$log" 2>&1; then
             fail "$python cannot make a virtual environment in $venv:" "$(tail -n 5 -- "$log")" \
                 "On Debian and Ubuntu: apt install python3-venv"
         fi
     fi
     if ! "$venv/bin/python" -m pip --disable-pip-version-check install \
-        -c "$root/constraints.txt" -e "$root[ctr,test,dev]" >"$log" 2>&1; then
+        -c "$root/constraints.txt" -e "${root}[ctr,test,dev]" >"$log" 2>&1; then
         fail "The installation failed; the end of $log:" "$(tail -n 20 -- "$log")"
     fi
     venv_stamp >"$venv/stamp"
@@ -63,6 +66,9 @@ prepare_venv() {
     venv=${PSLITE_VENV:-$root/.venv}
     [[ $venv == /* ]] || venv=$PWD/$venv
     mkdir -p -- "$venv" || fail "The environment cannot be made in $venv."
+    if [[ ! -f $venv/pyvenv.cfg && ! -f $venv/lock && -n $(ls -A -- "$venv") ]]; then
+        fail "$venv holds other things and no virtual environment; choose another PSLITE_VENV."
+    fi
     (
         # Two scripts started together must not install over each other.
         if command -v flock >/dev/null; then flock 9; fi
