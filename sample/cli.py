@@ -63,7 +63,7 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> None:
               "without the impression's own clock hour.")  # fmt: skip
 @click.option("--format", "form", default="tsv", show_default=True,
               type=click.Choice(["tsv", "parquet"]), help="Format of the output.")  # fmt: skip
-@click.option("--memory", default="2GB", show_default=True, help="Memory to use, at least 256MB.")
+@click.option("--memory", default="2GB", show_default=True, help="Memory to use, at least 512MB.")
 @click.option("--max-bad", default=0, show_default=True, type=click.IntRange(0),
               help="Malformed lines to skip before giving up.")  # fmt: skip
 @click.option("--temp", type=click.Path(path_type=Path), help="Folder for work files; --out if "

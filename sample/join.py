@@ -27,7 +27,7 @@ from sample.slices import Walk, cut
 from sample.tables import Tables
 
 FORMATS = ("tsv", "parquet")
-LEAST_MEMORY = 256 << 20
+LEAST_MEMORY, OVERHEAD = 512 << 20, 224 << 20  # bytes; the libraries alone take the overhead
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -94,13 +94,13 @@ def _join(
     raw: Path, out: Path, work: Path, compat: bool, form: str, memory: int, bad: BadLines
 ) -> dict[str, Any]:
     clock = _Clock()
-    tables = Tables(raw, work / "join.duckdb", work / "spill", memory // 2, bad)
+    tables = Tables(raw, work / "join.duckdb", work / "spill", (memory - OVERHEAD) // 2, bad)
     try:
         tables.load(compat)
         clock.stop("load")
         counts = tables.counts()
         pieces = Pieces(work / "pieces", counts.pop("last_line"), form)
-        slices = cut(tables, memory // 4)
+        slices = cut(tables, (memory - OVERHEAD) // 4)
         with _bar("samples", sum(piece.impressions for piece in slices)) as bar:
             walk = Walk(tables, compat)
             for piece in slices:
@@ -144,7 +144,7 @@ def parse_memory(text: str) -> int:
         raise SettingError(f"memory {text!r} is no size; write for example 2GB or 512MiB")
     nbytes = int(float(match[1]) * _UNITS[match[2]])
     if nbytes < LEAST_MEMORY:
-        raise SettingError(f"memory {text} is too little; the join needs at least 256MB")
+        raise SettingError(f"memory {text} is too little; the join needs at least 512MB")
     return nbytes
 
 
