@@ -483,6 +483,18 @@ def runs_a_double(process: psutil.Process) -> bool:
         return False
 
 
+def test_a_reader_who_pauses_does_not_keep_a_signal_from_ending_the_job() -> None:
+    with Launcher("print('ready')\nwhile True: print('x' * 10_000)") as job:
+        job.read_until("[worker 0] ready")
+        family, begun = job.family(), time.monotonic()
+
+        job.process.send_signal(signal.SIGTERM)  # and nobody reads the flood
+
+        assert job.process.wait(PATIENCE) == 143
+        assert time.monotonic() - begun < 5.0
+        assert [process for process in family if is_running(process.pid)] == []
+
+
 def test_a_reader_that_goes_away_ends_the_job() -> None:
     with Launcher("print('ready')\nwhile True: print('more')") as job:
         job.read_until("[worker 0] ready")
