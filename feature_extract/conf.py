@@ -68,13 +68,14 @@ class FeatureConf:
     warnings: tuple[str, ...]
 
     @property
-    def source_fields(self) -> frozenset[str]:
+    def source_fields(self) -> tuple[str, ...]:
         """The columns of the file that any definition reads, directly or by a derived column."""
         definitions: list[Definition] = [self.label, *self.features]
         if self.id is not None:
             definitions.append(self.id)
         used = {name for definition in definitions for name in definition.fields}
-        return frozenset(self.derived.get(name, name) for name in used)
+        read = {self.derived.get(name, name) for name in used}
+        return tuple(name for name in self.fields if name in read)
 
     def absent_sparse_sections(self) -> tuple[str, ...]:
         """The groups (user, ad, user_ad) without any sparse feature."""

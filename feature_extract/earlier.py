@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from feature_extract.conf import FeatureConf, parse_conf
-from feature_extract.errors import DictionaryError
+from feature_extract.errors import DictionaryError, SchemaError
 from feature_extract.index import DICTIONARY, Dictionary, HashIndex, Index
 from feature_extract.schema import FILE_NAME, FeatureSchema
 
@@ -33,7 +33,10 @@ def open_index(conf: FeatureConf, place: Path | None) -> tuple[Index, FeatureSch
     description = place / FILE_NAME
     if not description.is_file():
         return Dictionary.read(place / DICTIONARY), None
-    earlier = FeatureSchema.from_json(description.read_bytes())
+    try:
+        earlier = FeatureSchema.from_json(description.read_bytes())
+    except SchemaError as error:
+        raise SchemaError(f"{description}: {error}") from None
     _check_same(conf, parse_conf(earlier.ini, str(description)), place)
     if earlier.index == "hash":
         return HashIndex(), earlier

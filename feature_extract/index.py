@@ -43,9 +43,9 @@ class HashIndex:
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
         """See `Index`; no value is unknown."""
-        head = prefix + "#"
+        head = f"{prefix}#".encode()
         digest = xxhash.xxh3_64_intdigest
-        hashes = [digest(head + text) or 1 for text in texts.to_pylist()]
+        hashes = [digest(head + text) or 1 for text in texts.cast(pa.binary()).to_pylist()]
         return np.array(hashes, dtype=np.uint64)
 
 
@@ -55,9 +55,13 @@ class Dictionary:
     kind: IndexKind = "dictionary"
 
     def __init__(self, parts: Mapping[str, tuple[Vocabulary, NDArray[np.uint64]]]) -> None:
-        self._parts = parts
+        # a 0 behind the indices is what the number -1 of an unknown text reads
+        self._parts = {
+            prefix: (vocabulary, np.append(indices, np.uint64(0)))
+            for prefix, (vocabulary, indices) in parts.items()
+        }
         self.size: int | None = max(
-            (int(indices.max(initial=0)) for _, indices in parts.values()), default=0
+            (int(indices.max()) for _, indices in self._parts.values()), default=0
         )
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
@@ -65,19 +69,18 @@ class Dictionary:
         if prefix not in self._parts:
             return np.zeros(len(texts), dtype=np.uint64)
         vocabulary, indices = self._parts[prefix]
-        ids = vocabulary.find(texts)
-        return np.append(indices, np.uint64(0))[ids]  # -1, unknown, reads the 0 at the end
+        return indices[vocabulary.find(texts)]
 
     def write(self, path: Path) -> None:
         """Write the lines `VALUE⇥INDEX` by rising index."""
         texts, indices = [], []
         for prefix, (vocabulary, numbers) in self._parts.items():
+            numbers = numbers[:-1]
             kept = numbers > 0
             texts.append(full_texts(prefix, vocabulary.texts().filter(pa.array(kept))))
             indices.append(numbers[kept])
-        numbers = _joined(indices, np.uint64)
-        order = np.argsort(numbers)
-        write_pairs(path, _chunked(texts), numbers, order)
+        every = _joined(indices, np.uint64)
+        write_pairs(path, _one(texts), every, np.argsort(every))
 
     @classmethod
     def count(cls, counters: Mapping[str, Counter], min_freq: int) -> Dictionary:
@@ -88,7 +91,7 @@ class Dictionary:
             for prefix, counter in counters.items()
         ]
         counts = [counter.counts[masks[prefix]] for prefix, counter in counters.items()]
-        table = pa.table({"count": _joined(counts, np.int64), "text": _chunked(texts)})
+        table = pa.table({"count": _joined(counts, np.int64), "text": _one(texts)})
         keys = [("count", "descending"), ("text", "descending")]
         order = pc.sort_indices(table, sort_keys=keys).to_numpy()
         ranks = np.empty(len(order), dtype=np.uint64)
@@ -112,6 +115,10 @@ class Dictionary:
         vocabularies: dict[str, Vocabulary] = {}
         indices: dict[str, list[NDArray[np.uint64]]] = {}
         for texts, numbers in read_pairs(path):
+            lost = pc.and_(pc.not_equal(texts, ""), pc.invert(pc.match_substring(texts, "#")))
+            if pc.any(lost).as_py():
+                wrong = texts.filter(lost)[0].as_py()
+                raise DictionaryError(str(path), f"{wrong!r} is no PREFIX#VALUE")
             prefixes = pc.replace_substring_regex(texts, r"(?s)#.*", "").dictionary_encode()
             values = pc.replace_substring_regex(texts, r"^[^#]*#?", "")
             codes = prefixes.indices.to_numpy()
@@ -137,7 +144,7 @@ def write_counts(path: Path, counters: Mapping[str, Counter]) -> None:
     rows = _joined([part.rows for part in counters.values()], np.int64)
     places = _joined([part.places for part in counters.values()], np.int64)
     counts = _joined([part.counts for part in counters.values()], np.int64)
-    write_pairs(path, _chunked(texts), counts, np.lexsort((places, rows)))
+    write_pairs(path, _one(texts), counts, np.lexsort((places, rows)))
 
 
 def full_texts(prefix: str, texts: pa.Array) -> pa.Array:
@@ -148,8 +155,8 @@ def full_texts(prefix: str, texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(head, texts, nothing)
 
 
-def _chunked(arrays: list[pa.Array]) -> pa.ChunkedArray:
-    return pa.chunked_array(arrays, pa.large_string())
+def _one(arrays: list[pa.Array]) -> pa.LargeStringArray:
+    return pa.concat_arrays([pa.array([], pa.large_string()), *arrays])
 
 
 def _joined(arrays: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:

@@ -19,17 +19,16 @@ ROWS = 1 << 17  # lines that are formatted at a time
 
 
 def write_pairs(
-    path: Path, texts: pa.ChunkedArray, numbers: NDArray[Any], order: NDArray[np.int64]
+    path: Path, texts: pa.LargeStringArray, numbers: NDArray[Any], order: NDArray[np.int64]
 ) -> None:
     """Write `texts` and `numbers` in the given order."""
     with replacing(path) as partial, open(partial, "wb") as file:
         for low in range(0, len(order), ROWS):
             rows = order[low : low + ROWS]
-            column = texts.take(pa.array(rows)).combine_chunks()
+            column = texts.take(pa.array(rows))
             figures = pc.cast(pa.array(numbers[rows]), column.type)
-            file.write(
-                lines_of(pc.binary_join_element_wise(column, figures, pa.scalar("\t", column.type)))
-            )
+            tab = pa.scalar("\t", column.type)
+            file.write(lines_of(pc.binary_join_element_wise(column, figures, tab)))
 
 
 def lines_of(texts: pa.Array) -> memoryview:
@@ -49,6 +48,8 @@ def read_pairs(path: Path) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]
         DictionaryError: the file cannot be read or a line is not `PREFIX#VALUE⇥INDEX`.
     """
     try:
+        if path.stat().st_size == 0:  # Arrow takes an empty file for an error
+            return
         with pyarrow.csv.open_csv(
             path,
             read_options=pyarrow.csv.ReadOptions(column_names=["text", "number"]),

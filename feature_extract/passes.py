@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -145,13 +146,10 @@ class Passes:
     def _chunks(self, title: str, path: Path, bad: BadLines) -> Iterator[Chunk]:
         optional = () if self.options.labelled else self.conf.label.fields
         samples = open_samples(path, self.conf, limits=self.options.limits, optional=optional)
-        with tqdm(
-            total=samples.nbytes,
-            desc=title,
-            unit="B",
-            unit_scale=True,
-            disable=None if self.options.progress else True,
-        ) as bar:
+        if not (self.options.progress and sys.stderr.isatty()):
+            yield from samples.chunks(bad)
+            return
+        with tqdm(total=samples.nbytes, desc=title, unit="B", unit_scale=True) as bar:
             for chunk in samples.chunks(bad):
                 yield chunk
                 bar.update(chunk.nbytes)

@@ -37,7 +37,9 @@ from van.van import Van
 log = logging.getLogger(__name__)
 
 _REFUSED_PEER = 1 << 62  # van id of a peer that has none; never in a header
+_FROM_ANYBODY = (Control.REGISTER, Control.NODES, Control.REFUSED)  # of nodes without an id
 _REMEMBERED_REASONS = 100
+_TOLD_PEERS = 100  # of another version, that are answered
 _LAST_GOODBYES = 3.0  # seconds the scheduler stays for them after a failure
 _EARLY_MESSAGES = 10_000  # kept from peers who know of the cluster before this node does
 _RETRY = 1.0  # seconds between two registrations
@@ -94,6 +96,7 @@ class Postoffice:
         self._goodbye_done = False
         self._desk: SchedulerDesk | None = None
         self._early: list[Message] = []
+        self._told: set[str] = set()
         van.receiver = self._receive
         van.on_refused = self._note_other_version
 
@@ -305,12 +308,14 @@ class Postoffice:
         try:
             if meta.recipient_incarnation not in (0, self.incarnation):
                 self._drop("misdirected", message)
-            elif meta.control:
+            elif meta.control in _FROM_ANYBODY:
                 self._receive_control(message)
             elif not self.nodes:
                 self._keep_early(message)
             elif not self._is_known(meta):
                 self._drop("stranger", message)
+            elif meta.control:
+                self._receive_control(message)
             elif not meta.flags & Flag.ANSWER:
                 self._receive_request(message)
             else:
@@ -389,7 +394,9 @@ class Postoffice:
             try:
                 self._send_reply(address, message)
             except VanError as error:
-                log.warning("%s cannot answer %s: %s", self.name, address, error)
+                self.counts["unanswerable"] += 1
+                if self.counts["unanswerable"] == 1:
+                    log.warning("%s cannot answer %r: %s", self.name, address, error)
 
     def _send_reply(self, address: str, message: Message) -> None:
         peer = message.meta.recipient
@@ -405,8 +412,14 @@ class Postoffice:
             self.van.disconnect(_REFUSED_PEER)
 
     def _note_other_version(self, error: ProtocolVersionError) -> None:
-        log.warning("%s: %s", self.name, error)
-        if not self.nodes:
+        """Tell a peer of another version, once; and if it is our scheduler, give up."""
+        if error.reply_to and error.reply_to not in self._told and len(self._told) < _TOLD_PEERS:
+            self._told.add(error.reply_to)
+            body = {"reason": str(error)}
+            self._send_replies(
+                [(error.reply_to, Message(Meta(control=Control.REFUSED, body=body)))]
+            )
+        if not self.nodes and error.sender == SCHEDULER_ID:
             self._refusal = error
 
     def __repr__(self) -> str:

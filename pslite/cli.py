@@ -66,7 +66,7 @@ def main() -> None:
     "--run",
     "run_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write cluster.json into this folder, by which other commands find the job.",
+    help="Folder for cluster.json, by which other commands find the job; default: run.",
 )
 @VERBOSE
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -106,7 +106,10 @@ def local(
             job,
             command,
             LaunchOptions(
-                log_dir=log_dir, run_dir=run_dir, verbose=verbose or verbosity(current())
+                log_dir=log_dir,
+                run_dir=run_dir or Path("run"),
+                needs_run_dir=run_dir is not None,
+                verbose=verbose or verbosity(current()),
             ),
         )
     leave(code)

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from pslite import environ
 from pslite.config import JobConfig
@@ -41,7 +40,7 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
     env = environ.current() if options.env is None else options.env
     command = resolve_command(command, env)
     check_size(job)
-    with _run_directory(options.run_dir) as run_dir:
+    with _run_directory(options) as run_dir:
         return LocalJob(job, command, env, options, run_dir).run()
 
 
@@ -82,11 +81,18 @@ def check_size(job: JobConfig) -> None:
 
 
 @contextlib.contextmanager
-def _run_directory(path: Path | None) -> Iterator[RunDirectory | None]:
-    if path is None:
+def _run_directory(options: LaunchOptions) -> Iterator[RunDirectory | None]:
+    if options.run_dir is None:
         yield None
         return
-    directory = RunDirectory(path)
+    try:
+        directory = RunDirectory(options.run_dir)
+    except ConfigError as error:
+        if options.needs_run_dir:
+            raise
+        options.err.write(f"pslite: this job has no cluster.json: {error}\n")
+        yield None
+        return
     try:
         yield directory
     finally:

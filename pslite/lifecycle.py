@@ -30,12 +30,14 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class NodeName:
+    """What a process is called: `worker 3`, or by its role alone where there is one of it."""
+
     role: str
-    rank: int
+    rank: int | None = None
 
     def __str__(self) -> str:
-        is_single = self.role in (Role.SCHEDULER, "setup")
-        return str(self.role) if is_single else f"{self.role} {self.rank}"
+        has_number = self.rank is not None and self.role != Role.SCHEDULER
+        return f"{self.role} {self.rank}" if has_number else str(self.role)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Lifecycle:
         if self.phase is Phase.FINISHING:
             names = ", ".join(sorted(map(str, self.alive)))
             waited = f"{self._finish_timeout:g} s after the last worker had ended"
-            self.fail(Failure(None, 1, f"still running {waited}: {names}"), now)
+            hint = "does the worker program call pslite.connect()?"
+            self.fail(Failure(None, 1, f"still running {waited}: {names}; {hint}"), now)
         elif self.phase is Phase.SEEKING:
             self._give_up_seeking(now)
         elif self.phase is Phase.STOPPING:

@@ -32,8 +32,9 @@ from pslite.signals import SignalInbox
 
 READY = re.compile(rb"^pslite: scheduler listening on tcp://(\S+)$", re.MULTILINE)
 TICK = 0.1  # seconds between looks at the clock while nothing happens
+LAST_CHANCE = 1.0  # seconds for a reader who has paused, when the job was stopped by a signal
 SCHEDULER = NodeName(Role.SCHEDULER, 0)
-SETUP = NodeName("setup", 0)
+SETUP = NodeName("setup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class LaunchOptions:
         colour: names of nodes in colour; None: if `out` is a terminal.
         log_dir: also one file of output for each node.
         run_dir: gets `cluster.json`.
+        needs_run_dir: whether the job must not run without it; else the reason is told.
         verbose: 0, 1 or 2, as PSLITE_VERBOSE.
         finish_timeout: seconds for scheduler and servers to end after the last worker.
         grace: seconds from SIGTERM to SIGKILL.
@@ -60,6 +62,7 @@ class LaunchOptions:
     colour: bool | None = None
     log_dir: Path | None = None
     run_dir: Path | None = None
+    needs_run_dir: bool = True
     verbose: int = 0
     finish_timeout: float = 30.0
     grace: float = guard.GRACE
@@ -93,7 +96,6 @@ class LocalJob:
         self._family = Family(self._show, self._env, options.log_dir)
         self._inbox = SignalInbox()
         self._address: str | None = None  # where the scheduler listens
-        self._is_read = True  # somebody reads what the nodes print
         self._phase_acted_on = Phase.STARTING
         self._tails: dict[NodeName, list[str]] = {}
 
@@ -108,8 +110,10 @@ class LocalJob:
                 self._start_all()
                 while not self._life.is_over:
                     self._turn()
+                self._drain()
             code = self._report(time.monotonic() - begun)
         finally:
+            self._screen.writer.close()
             self._note(state="ended", exit_code=code, nodes=[])
         return code
 
@@ -166,8 +170,11 @@ class LocalJob:
 
     def _turn(self) -> None:
         """Take what the nodes print, see who has ended, and do what follows from it."""
-        self._family.turn(TICK)
+        self._family.turn(TICK, is_reading=not self._screen.writer.is_full)
         now = time.monotonic()
+        if self._screen.writer.is_broken and not self._life.is_stopping:
+            failure = Failure(None, -signal.SIGPIPE, "nobody reads the output any more")
+            self._life.fail(failure, now)
         for signum in self._inbox.take():
             problem = f"the launcher got {signal.Signals(signum).name}"
             self._life.fail(Failure(None, -signum, problem), now)
@@ -188,13 +195,16 @@ class LocalJob:
             if ready:
                 host, port = split_address(ready[1].decode("ascii", "replace"))
                 self._address = join_address(host, port)
-        if self._is_read:
-            try:
-                self._screen.write(child.name.role, str(child.name), block)
-            except BrokenPipeError:
-                self._is_read = False
-                failure = Failure(None, -signal.SIGPIPE, "nobody reads the output any more")
-                self._life.fail(failure, time.monotonic())
+        self._screen.write(child.name.role, str(child.name), block)
+
+    def _drain(self) -> None:
+        """Wait until all output is read; after a signal, or when one comes, not for long."""
+        failure = self._life.failure
+        is_hurried = failure is not None and failure.node is None
+        deadline = time.monotonic() + LAST_CHANCE
+        while not self._screen.writer.drain(TICK):
+            if self._inbox.take() or (is_hurried and time.monotonic() > deadline):
+                return
 
     # -- telling ----------------------------------------------------------------------------
 
@@ -226,6 +236,9 @@ class LocalJob:
         return failure.exit_code
 
     def _say(self, text: str) -> None:
+        is_stuck = not self._screen.writer.drain(0.0)
+        if is_stuck and is_same_file(self._options.out, self._options.err):
+            return
         with suppress(BrokenPipeError):
             self._options.err.write(f"pslite: {text}\n")
             self._options.err.flush()

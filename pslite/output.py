@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TextIO
 
+from pslite.writers import writer_for
+
 LONGEST = 1 << 20  # bytes of one line; a longer one is shown in pieces of this size
 COLOURS = {"scheduler": 35, "server": 36, "worker": 32, "dispatcher": 33}
 
@@ -65,21 +67,18 @@ class Screen:
     """Writes the lines of many nodes to one text stream, each under its node's name."""
 
     def __init__(self, out: TextIO, *, colour: bool | None = None) -> None:
-        self._out = out
+        self.writer = writer_for(out)
         self._colour = out.isatty() if colour is None else colour
         self._last, self._run = "", 0  # who wrote last, and how many lines in a row
 
     def write(self, role: str, name: str, block: bytes) -> None:
-        """Write whole lines of one node at once, and flush.
+        """Write whole lines of one node, together.
 
         Bytes that are no UTF-8, and characters the stream cannot show, appear as `\\xNN`.
         """
         prefix = self._prefix(role, name).encode()
         body = block.removesuffix(b"\n").replace(b"\n", b"\n" + prefix)
-        text = (prefix + body + b"\n").decode("utf-8", "backslashreplace")
-        encoding = getattr(self._out, "encoding", None) or "utf-8"
-        self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        self._out.flush()
+        self.writer.put((prefix + body + b"\n").decode("utf-8", "backslashreplace"))
         self._run = (self._run if name == self._last else 0) + block.count(b"\n")
         self._last = name
 

@@ -61,7 +61,6 @@ def fingerprint(kernels: Path) -> str:
 def compile_kernels(marker: Path) -> None:
     """Compile what is not compiled yet, then leave the marker."""
     from kv.kernels.warmup import warm_up
-
     from kv.optimizers import Optimizer
 
     for kind in Optimizer.members.values():

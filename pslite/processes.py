@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import selectors
 import subprocess
 import sys
@@ -95,6 +96,7 @@ class Family:
         self._sink, self._env, self._log_dir = sink, env, log_dir
         self._selector = selectors.DefaultSelector()
         self._next_look = 0.0
+        self._watched: list[int] = []
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Family:
@@ -109,7 +111,7 @@ class Family:
         return self
 
     def __exit__(self, *_: object) -> None:
-        guard.end(self.token, self._running(), grace=0.0)
+        self.end(grace=0.0)
         for child in list(self.children.values()):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(UNKILLABLE)
@@ -155,10 +157,17 @@ class Family:
 
     def watch(self, file: int) -> None:
         """Let a turn also end when `file` can be read."""
+        self._watched = [file]
         self._selector.register(file, selectors.EVENT_READ)
 
-    def turn(self, timeout: float) -> None:
-        """Wait for output of any child, at most `timeout` seconds, and take it."""
+    def turn(self, timeout: float, *, is_reading: bool = True) -> None:
+        """Wait for output of any child, at most `timeout` seconds, and take it.
+
+        With `is_reading` false output stays with the children, who wait when their pipe is full.
+        """
+        if not is_reading:
+            select.select(self._watched, [], [], min(timeout, 0.01))
+            return
         if any(child.is_at_end for child in self.children.values()):
             timeout = min(timeout, 0.01)  # its end is a moment away and wakes nobody
         for key, _ in self._selector.select(timeout):
@@ -183,6 +192,10 @@ class Family:
     def signal(self, signum: int) -> None:
         """Send a signal to all processes of the job."""
         guard.send(self.token, self._running(), signum)
+
+    def end(self, grace: float = guard.GRACE) -> None:
+        """End all processes of the job: SIGTERM, and SIGKILL after `grace` seconds."""
+        guard.end(self.token, self._running(), grace)
 
     def _running(self) -> list[int]:
         return [child.process.pid for child in self.children.values()]

@@ -48,7 +48,8 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> None:
         _fail(error)
     click.echo(
         f"{found['impressions']} impressions ({found['ctr']:.2%} clicked) of "
-        f"{found['users']} users and {found['ads']} ads, {found['behaviors']} behaviours, seed {seed}\n"
+        f"{found['users']} users and {found['ads']} ads, {found['behaviors']} behaviours, "
+        f"seed {seed}\n"
         f"best AUC any model can reach: {_shown(found['best_auc_test'])} on the test day, "
         f"{_shown(found['best_auc_all'])} over all\nin {out}"
     )
@@ -62,7 +63,7 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> None:
               "without the impression's own clock hour.")  # fmt: skip
 @click.option("--format", "form", default="tsv", show_default=True,
               type=click.Choice(["tsv", "parquet"]), help="Format of the output.")  # fmt: skip
-@click.option("--memory", default="2GB", show_default=True, help="Memory to use, at least 256MB.")
+@click.option("--memory", default="2GB", show_default=True, help="Memory to use, at least 512MB.")
 @click.option("--max-bad", default=0, show_default=True, type=click.IntRange(0),
               help="Malformed lines to skip before giving up.")  # fmt: skip
 @click.option("--temp", type=click.Path(path_type=Path), help="Folder for work files; --out if "

@@ -25,7 +25,7 @@ from sample import clicks, world
 from sample.errors import OutputError, SettingError
 from sample.schema import ACTIONS
 from sample.truth import figures
-from sample.world import BLOCK, END, Behaviors, Catalogue, Profiles, Shows
+from sample.world import BLOCK_EVENTS, END, Behaviors, Catalogue, Profiles, Shows
 
 CTR = 0.05
 TEST_DAY = END - 86400
@@ -80,6 +80,7 @@ def _write(work: Path, impressions: int, behaviors: int, seed: int) -> dict[str,
     catalogue = world.make_catalogue(rng, impressions)
     effects = clicks.make_effects(rng, catalogue)
     users = len(catalogue.user_ids)
+    block = max(users * BLOCK_EVENTS // (impressions + behaviors), 1)
     shown = rng.multinomial(impressions, _activity(rng, users, 0.8))
     acted = rng.multinomial(behaviors, _activity(rng, users, 0.9))
     streams = {name: (work / name).open("wb") for name in HEADERS}
@@ -89,9 +90,9 @@ def _write(work: Path, impressions: int, behaviors: int, seed: int) -> dict[str,
     truths, intercept = [], None
     with tqdm(total=impressions, desc="impressions", unit="row", unit_scale=True,
               disable=None) as bar:  # fmt: skip
-        for number, first in enumerate(range(0, users, BLOCK), start=1):
+        for number, first in enumerate(range(0, users, block), start=1):
             rng = np.random.default_rng([seed, number])
-            part = slice(first, first + BLOCK)
+            part = slice(first, first + block)
             ids = catalogue.user_ids[part]
             profiles = world.make_profiles(rng, len(ids), catalogue)
             log = world.make_behaviors(rng, acted[part], profiles, catalogue)
@@ -130,8 +131,7 @@ def _write(work: Path, impressions: int, behaviors: int, seed: int) -> dict[str,
 def _activity(rng: np.random.Generator, n: int, spread: float) -> NDArray[np.float64]:
     """Shares of users in all events."""
     share = rng.lognormal(0.0, spread, n)
-    share /= share.sum()
-    return share
+    return np.asarray(share / share.sum(), np.float64)
 
 
 def _intercept(

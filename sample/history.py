@@ -1,8 +1,8 @@
 """The columns of the impressions of a slice of users, from their behaviours and clicks.
 
-A `Ragged` column is what the kernels make: per impression a piece of a pool of numbered words.
-Each function gives text columns by name, one value for each impression in the order (user, time,
-line).
+The kernels walk along impressions by (user, time) and say for each which piece of a pool of
+numbered words it gets. Here these become text columns by name, one value a row, rows in the order
+of the raw file.
 """
 
 from __future__ import annotations
@@ -61,18 +61,28 @@ class Words:
 def buffers(texts: pa.Array) -> tuple[Longs, NDArray[np.uint8]]:
     """Offsets, int64 (n + 1,), and bytes of a large_string array without nulls."""
     _, offsets, data = texts.buffers()
-    if offsets is None or len(texts) == 0:
+    if len(texts) == 0:
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     used = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return used, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return used.copy(), np.frombuffer(data or b"", np.uint8).copy()  # writable, as kernels know it
 
 
 @dataclass(frozen=True)
 class Impressions:
-    """Impressions of a slice of users, by (user, time, line): bounds of each user, and times."""
+    """Impressions of a slice of users, by (user, time)."""
 
-    bounds: Longs  # (users + 1,)
-    times: Longs  # (impressions,)
+    bounds: Longs  # (users + 1,), impressions of each user
+    times: Longs  # (impressions,), Unix seconds
+    places: Longs  # (impressions,), where each row of the raw file's order stands here
+
+    @classmethod
+    def of(cls, users: Longs, n_users: int, times: Longs) -> Impressions:
+        """From the user, counted from 0, and time of each row."""
+        order = np.lexsort((times, users))
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        bounds = np.searchsorted(users[order], np.arange(n_users + 1))
+        return cls(bounds, times[order], places)
 
 
 def behavior_columns(
@@ -87,7 +97,7 @@ def behavior_columns(
         values: large_string, what was touched.
     """
     words = Words(values)
-    n, users = len(shown.times), len(shown.bounds) - 1
+    n, users, at = len(shown.times), len(shown.bounds) - 1, shown.places
     bounds = np.searchsorted(groups, np.arange(4 * users + 1))
     start, stop = np.empty((4, n), np.int64), np.empty((4, n), np.int64)
     columns = {}
@@ -100,8 +110,8 @@ def behavior_columns(
     )  # fmt: skip
     for i, action in enumerate(ACTIONS):
         name = f"{action}_{dimension}_global_latest"
-        columns[f"{name}_n"] = words.join(start[i], stop[i], pool)
-        columns[f"{name}_1"] = words.lookup(last[i])
+        columns[f"{name}_n"] = words.join(start[i, at], stop[i, at], pool)
+        columns[f"{name}_1"] = words.lookup(last[i, at])
 
     pool = np.empty(4 * TOP_VALUES * _user_days(shown), np.int32)
     scratch = np.zeros((2, len(words)), np.int64)
@@ -110,7 +120,7 @@ def behavior_columns(
         scratch[0], scratch[1], pool, start, stop,
     )  # fmt: skip
     for i, action in enumerate(ACTIONS):
-        columns[f"{action}_{dimension}_last_14days"] = words.join(start[i], stop[i], pool)
+        columns[f"{action}_{dimension}_last_14days"] = words.join(start[i, at], stop[i, at], pool)
     return columns
 
 
@@ -156,6 +166,7 @@ def click_columns(
             shown.bounds, shown.times, hours, pool, start, stop, last,
         )  # fmt: skip
         pool = pool if len(pool) else np.empty(used, np.int32)
+    start, stop, last = start[shown.places], stop[shown.places], last[shown.places]
     columns = {}
     for what in CLICKED:
         words = ads[what]

@@ -12,22 +12,22 @@ import re
 import shutil
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 from tqdm import tqdm
 
 from sample.errors import OutputError, SampleError, SettingError
-from sample.pieces import FIRST_TEST_DAY, Pieces, Writer
+from sample.pieces import Pieces, Writer, write
 from sample.rawfiles import BadLines
 from sample.slices import Walk, cut
 from sample.tables import Tables
 
 FORMATS = ("tsv", "parquet")
-LEAST_MEMORY = 256 << 20
+LEAST_MEMORY, OVERHEAD = 512 << 20, 224 << 20  # bytes; the libraries alone take the overhead
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -60,82 +60,77 @@ def join(
     """
     if format not in FORMATS:
         raise SettingError(f"format {format} is unknown; there are {', '.join(FORMATS)}")
+    if max_bad < 0:
+        raise SettingError(f"max_bad is {max_bad}; it must be 0 or more")
     budget = parse_memory(memory)
     if not Path(raw).is_dir():
         raise SettingError(f"{raw} is no folder; it must hold the four raw csv files")
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".join-", dir=temp or out))
-    except OSError as error:
-        raise OutputError(f"{error.filename}: {error.strerror}") from error
-    try:
-        return _join(Path(raw), Path(out), work, compat, format, budget, BadLines(max_bad))
-    except (OSError, pa.ArrowException) as error:
-        raise OutputError(f"the join failed, nothing was written: {error}") from error
-    except duckdb.Error as error:
-        raise SampleError(f"the join failed, nothing was written: {error}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with ExitStack() as folders:
+        try:
+            Path(out).mkdir(parents=True, exist_ok=True)
+            aside = _work_folder(folders, Path(out))  # a rename stays within one file system
+            work = aside if temp is None else _work_folder(folders, Path(temp))
+        except OSError as error:
+            raise OutputError(f"{error.filename}: {error.strerror}") from error
+        try:
+            found = _join(Path(raw), aside, work, compat, format, budget, BadLines(max_bad))
+            for name in found["files"]:
+                os.replace(aside / name, Path(out) / name)
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            raise SampleError(f"memory {memory} is too little, give more: {error}") from error
+        except (OSError, pa.ArrowException, duckdb.Error) as error:
+            raise OutputError(f"the join failed, nothing was written: {error}") from error
+    return found | {"files": [str(Path(out) / name) for name in found["files"]]}
+
+
+def _work_folder(folders: ExitStack, parent: Path) -> Path:
+    """A new folder that goes when `folders` closes."""
+    folder = Path(tempfile.mkdtemp(prefix=".join-", dir=parent))
+    folders.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _join(
     raw: Path, out: Path, work: Path, compat: bool, form: str, memory: int, bad: BadLines
 ) -> dict[str, Any]:
     clock = _Clock()
-    tables = Tables(raw, work / "join.duckdb", work / "spill", memory // 2, bad)
+    tables = Tables(raw, work / "join.duckdb", work / "spill", (memory - OVERHEAD) // 2, bad)
     try:
         tables.load(compat)
         clock.stop("load")
-        pieces, figures = _walk(tables, work, compat, memory)
+        counts = tables.counts()
+        pieces = Pieces(work / "pieces", counts.pop("last_line"), form)
+        slices = cut(tables, (memory - OVERHEAD) // 4)
+        with _bar("samples", sum(piece.impressions for piece in slices)) as bar:
+            walk = Walk(tables, compat)
+            for piece in slices:
+                pieces.add(walk.samples(piece))
+                bar.update(piece.impressions)
         clock.stop("walk")
     finally:
         tables.close()
-    files = [out / f"{name}.{form}" for name in ("train", "test")]
-    train, test = _write(pieces, [work / file.name for file in files], form)
-    for file in files:
-        os.replace(work / file.name, file)
+    files = [f"train.{form}", f"test.{form}"]
+    train, test = (Writer(out / name, form) for name in files)
+    with _bar("writing", sum(piece.impressions for piece in slices)) as bar:
+        for rows in write(pieces, train, test):
+            bar.update(rows)
+    train.close()
+    test.close()
     clock.stop("write")
     return {
-        "train": train,
-        "test": test,
-        **figures,
+        "train": train.rows,
+        "test": test.rows,
+        **counts,
+        "slices": len(slices),
         "bad_lines": bad.counts,
         "bad_examples": [str(example) for example in bad.examples],
         "seconds": clock.seconds,
-        "files": [str(file) for file in files],
+        "files": files,
     }
 
 
-def _walk(tables: Tables, work: Path, compat: bool, memory: int) -> tuple[Pieces, dict[str, int]]:
-    counts = "SELECT max(line), (SELECT count(*) FROM users), (SELECT count(*) FROM ads), "
-    counts += "(SELECT count(*) FROM behaviors) FROM impressions"
-    lines, users, ads, behaviors = tables.db.execute(counts).fetchall()[0]
-    folder = work / "pieces"
-    folder.mkdir()
-    pieces, walk, slices = (
-        Pieces(folder, lines or 0),
-        Walk(tables, compat),
-        cut(tables, memory // 4),
-    )
-    total = sum(piece.impressions for piece in slices)
-    with tqdm(total=total, desc="samples", unit="row", unit_scale=True, disable=None) as bar:
-        for piece in slices:
-            pieces.add(walk.samples(piece))
-            bar.update(piece.impressions)
-    return pieces, {"users": users, "ads": ads, "behaviors": behaviors, "slices": len(slices)}
-
-
-def _write(pieces: Pieces, paths: list[Path], form: str) -> tuple[int, int]:
-    train, test = (Writer(path, form) for path in paths)
-    with tqdm(total=pieces.ranges, desc="writing", unit="range", disable=None) as bar:
-        for samples in pieces.in_order() if pieces.files else ():
-            tests = pc.greater_equal(samples["day"], FIRST_TEST_DAY)
-            train.write(samples.filter(pc.invert(tests)))
-            test.write(samples.filter(tests))
-            bar.update()
-    train.close()
-    test.close()
-    return train.rows, test.rows
+def _bar(what: str, rows: int) -> Any:
+    return tqdm(total=rows, desc=what, unit="row", unit_scale=True, disable=None)
 
 
 def parse_memory(text: str) -> int:
@@ -149,7 +144,7 @@ def parse_memory(text: str) -> int:
         raise SettingError(f"memory {text!r} is no size; write for example 2GB or 512MiB")
     nbytes = int(float(match[1]) * _UNITS[match[2]])
     if nbytes < LEAST_MEMORY:
-        raise SettingError(f"memory {text} is too little; the join needs at least 256MB")
+        raise SettingError(f"memory {text} is too little; the join needs at least 512MB")
     return nbytes
 
 

@@ -12,7 +12,6 @@ same list share it.
 from __future__ import annotations
 
 import numba
-import numpy as np
 
 kernel = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -74,17 +73,19 @@ def split_lines(block, n_fields, starts, ends, lines, faults, first_line):
 
 @kernel
 def parse_integers(block, starts, ends, values, faults):
-    """Decimal integers of at most 18 digits; others set NOT_A_NUMBER.
+    """Decimal integers of at most 15 digits, exact in float64 too; others set NOT_A_NUMBER.
 
-    starts, ends: int32 (n,); values: int64 (n,); faults: uint8 (n,).
+    starts, ends: int32 (n,); values: int64 (n,); faults: uint8 (n,), lines with one are left out.
     """
     for row in range(starts.size):
+        if faults[row]:
+            continue
         at, end = starts[row], ends[row]
         negative = at < end and block[at] == 45
         if negative:
             at += 1
         value = 0
-        fine = 0 < end - at <= 18
+        fine = 0 < end - at <= 15
         while fine and at < end:
             digit = int(block[at]) - 48
             fine = 0 <= digit <= 9

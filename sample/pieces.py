@@ -1,7 +1,8 @@
 """Bring the samples of all slices back into the order of the raw file, and write them.
 
-Each slice leaves one Arrow file with one batch per range of lines. The output is made range by
-range: the batches of that range, of all slices, in the order of their lines.
+Each slice leaves its samples in one work file, cut by ranges of lines. The output is made range by
+range: what all slices have of that range, in the order of its lines. Samples that are to be lines
+of text wait there as such, so that one column is put in order and not seventy-seven.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -21,43 +22,63 @@ import pyarrow.parquet as pq
 from sample.schema import SCHEMA
 
 FIRST_TEST_DAY = 17299  # 2017-05-13 in days since 1970-01-01
-RANGE = 16384  # lines of raw_sample.csv that are put in order at a time
+RANGE = 32768  # lines of raw_sample.csv that are put in order at a time
+_TAB, _NEWLINE, _EMPTY = (pa.scalar(text, pa.large_string()) for text in ("\t", "\n", ""))
 
 
 class Pieces:
-    """Samples aside on disk.
+    """Samples aside in a work file.
 
     Args:
-        folder: empty folder for them.
+        path: new file.
         lines: number of the last line of raw_sample.csv.
+        form: tsv or parquet, what they are to become.
     """
 
-    def __init__(self, folder: Path, lines: int) -> None:
-        self.folder, self.ranges = folder, lines // RANGE + 1
-        self.files: list[Path] = []
+    def __init__(self, path: Path, lines: int, form: str) -> None:
+        self.path, self.form = path, form
+        self.ranges = lines // RANGE + 1
+        self._stream = path.open("wb")
+        self._schema: pa.Schema | None = None
+        self._codec = pa.Codec("lz4")
+        # of each range: place, bytes in the file and bytes when unpacked of each slice's part
+        self._places: list[list[tuple[int, int, int]]] = [[] for _ in range(self.ranges)]
 
     def add(self, samples: pa.Table) -> None:
-        """Keep the samples of one slice, which rise by `line`."""
-        path = self.folder / f"{len(self.files)}.arrow"
+        """Keep the samples of one slice: columns `line`, rising, `day`, and SCHEMA."""
+        if self.form == "tsv":
+            samples = as_lines(samples)
+        self._schema = samples.schema
         cuts = np.searchsorted(samples["line"].to_numpy(), np.arange(self.ranges + 1) * RANGE)
-        options = ipc.IpcWriteOptions(compression="lz4")
-        with ipc.new_file(path, samples.schema, options=options) as writer:
-            for low, high in itertools.pairwise(cuts):
-                part = samples.slice(low, high - low).combine_chunks()
-                batches = part.to_batches()
-                writer.write_batch(batches[0] if batches else _no_rows(samples.schema))
-        self.files.append(path)
+        for places, (low, high) in zip(
+            self._places, itertools.pairwise(cuts.tolist()), strict=True
+        ):
+            for batch in samples.slice(low, high - low).to_batches():
+                data = batch.serialize()
+                packed = self._codec.compress(data)
+                places.append((self._stream.tell(), packed.size, data.size))
+                self._stream.write(packed)
 
     def in_order(self) -> Iterator[pa.Table]:
-        """The samples, range by range, by rising line."""
-        readers = [ipc.open_file(pa.memory_map(str(path))) for path in self.files]
-        for number in range(self.ranges):
-            table = pa.Table.from_batches([reader.get_batch(number) for reader in readers])
-            yield table.take(pc.sort_indices(table["line"]))
+        """The samples, range by range, each as it comes; `line` gives their order."""
+        self._stream.close()
+        with self.path.open("rb") as stream:
+            for places in self._places:
+                batches = []
+                for place, size, full_size in places:
+                    stream.seek(place)
+                    data = self._codec.decompress(stream.read(size), full_size)
+                    batches.append(ipc.read_record_batch(data, self._schema))
+                if batches:
+                    yield pa.Table.from_batches(batches)
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], kind.type) for kind in schema], schema=schema)
+def as_lines(samples: pa.Table) -> pa.Table:
+    """Columns `line`, `day` and `text`: each sample joined by tabs and ended."""
+    columns: Any = [samples[name].combine_chunks() for name in SCHEMA]
+    text = pc.binary_join_element_wise(*columns, _TAB)
+    ended = pc.binary_join_element_wise(text, _EMPTY, _NEWLINE)
+    return pa.table({"line": samples["line"], "day": samples["day"], "text": ended})
 
 
 class Writer:
@@ -69,27 +90,23 @@ class Writer:
     """
 
     def __init__(self, path: Path, form: str) -> None:
-        self.path, self.form, self.rows = path, form, 0
-        self._stream = path.open("wb")
-        schema = pa.schema([(name, pa.string()) for name in SCHEMA])
-        self._parquet = (
-            pq.ParquetWriter(self._stream, schema, compression="zstd")
-            if form == "parquet"
-            else None
-        )
+        self.rows = 0
+        self._stream: BinaryIO = path.open("wb")
+        self._parquet: pq.ParquetWriter | None = None
+        if form == "parquet":
+            schema = pa.schema([(name, pa.string()) for name in SCHEMA])
+            self._parquet = pq.ParquetWriter(self._stream, schema, compression="zstd")
 
     def write(self, samples: pa.Table) -> None:
-        """Add samples; columns beside SCHEMA are left out."""
-        self.rows += len(samples)
-        samples = samples.select(SCHEMA)
-        if self._parquet is not None:
-            if len(samples):
-                self._parquet.write_table(samples.cast(self._parquet.schema))
+        """Add samples as `Pieces` gives them."""
+        if not len(samples):
             return
-        for batch in samples.combine_chunks().to_batches():
-            lines: Any = pc.binary_join_element_wise(*batch.columns, _TAB)
-            ended = pc.binary_join_element_wise(lines, _EMPTY, _NEWLINE)
-            self._stream.write(_bytes(ended))
+        self.rows += len(samples)
+        if self._parquet is not None:
+            self._parquet.write_table(samples.select(SCHEMA).cast(self._parquet.schema))
+            return
+        for chunk in samples["text"].chunks:
+            self._stream.write(_bytes(chunk))
 
     def close(self) -> None:
         """Finish the file and see it on the disk."""
@@ -100,7 +117,14 @@ class Writer:
         self._stream.close()
 
 
-_TAB, _NEWLINE, _EMPTY = (pa.scalar(text, pa.large_string()) for text in ("\t", "\n", ""))
+def write(pieces: Pieces, train: Writer, test: Writer) -> Iterator[int]:
+    """Write all samples, in order, where their day belongs; yields how many at a time."""
+    for samples in pieces.in_order():
+        order = pc.sort_indices(samples["line"]).to_numpy()
+        is_test = (samples["day"].to_numpy() >= FIRST_TEST_DAY)[order]
+        train.write(samples.take(pa.array(order[~is_test])))
+        test.write(samples.take(pa.array(order[is_test])))
+        yield len(samples)
 
 
 def _bytes(texts: pa.Array) -> pa.Buffer:
@@ -108,4 +132,4 @@ def _bytes(texts: pa.Array) -> pa.Buffer:
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)
     low, high = int(ends[texts.offset]), int(ends[texts.offset + len(texts)])
-    return data.slice(low, high - low) if data is not None else pa.py_buffer(b"")
+    return data.slice(low, high - low)

@@ -22,15 +22,11 @@ from sample.errors import BadLine, BadLinesError, RawFileError
 from sample.schema import ACTIONS, AD, IMPRESSION, PROFILE
 
 BLOCK_BYTES = 8 << 20
+LONGEST_LINE = 1 << 20
 EXAMPLES = 5  # malformed lines shown
 
 TIME, ALLOWED = "time_stamp", {"clk": ("0", "1"), "btag": ACTIONS}
-_PROBLEMS = (
-    (kernels.WRONG_COUNT, "wrong number of fields"),
-    (kernels.CONTROL, "a control character inside the line"),
-    (kernels.NOT_ASCII, "not UTF-8"),
-    (kernels.NOT_A_NUMBER, f"{TIME} is not a whole number of seconds"),
-)
+NOT_ALLOWED = 16  # beside the faults that the kernels find
 
 
 @dataclass(frozen=True)
@@ -113,79 +109,102 @@ def read_batches(
         BadLinesError: more malformed lines than `bad` allows.
     """
     names = read_header(path, raw)
-    positions = [names.index(name) for name in raw.columns]
+    at = {name: names.index(name) for name in raw.columns}
     with path.open("rb") as stream:
         progress(len(stream.readline()))
         line = 2
         while data := stream.read(BLOCK_BYTES):
-            data += stream.readline()
-            batch, seen = _parse(path, raw, data, len(names), positions, line, bad)
-            line += seen
-            yield batch
+            data += stream.readline(LONGEST_LINE)
+            if len(data) >= BLOCK_BYTES + LONGEST_LINE:
+                raise RawFileError(path, f"a line from {line} on is over {LONGEST_LINE} bytes long")
+            block = _Block(data, len(names), line)
+            yield block.columns(raw, at)
+            if block.faults.any():
+                bad.add(path, *block.bad_lines(path, raw))
+            line += block.seen
             progress(len(data))
 
 
-def _parse(
-    path: Path,
-    raw: RawFile,
-    data: bytes,
-    n_fields: int,
-    positions: list[int],
-    first_line: int,
-    bad: BadLines,
-) -> tuple[pa.RecordBatch, int]:
-    """One block as a batch, and how many lines it has."""
-    block = np.frombuffer(data, np.uint8)
-    size = data.count(b"\n") + 1
-    starts = np.empty((size, n_fields + 1), np.int32)
-    ends = np.empty((size, n_fields + 1), np.int32)
-    lines, faults = np.empty(size, np.int64), np.empty(size, np.uint8)
-    rows, seen = kernels.split_lines(block, n_fields, starts, ends, lines, faults, first_line)
-    starts, ends, lines, faults = starts[:rows], ends[:rows], lines[:rows], faults[:rows]
-    for row in np.flatnonzero(faults & kernels.NOT_ASCII).tolist():
-        if _is_utf8(data[starts[row, -1] : ends[row, -1]]):
-            faults[row] &= ~np.uint8(kernels.NOT_ASCII)
-    keep = np.flatnonzero(faults == 0)
+class _Block:
+    """Whole lines of a file: the bounds of their fields, and what is wrong with them.
 
-    times, columns = np.empty(0, np.int64), [lines]
-    if TIME in raw.columns:
-        at = positions[raw.columns.index(TIME)]
-        times, wrong = np.empty(keep.size, np.int64), np.zeros(keep.size, np.uint8)
-        kernels.parse_integers(block, starts[keep, at], ends[keep, at], times, wrong)
-        faults[keep] = wrong
-        times, keep = times[wrong == 0], keep[wrong == 0]
-    texts = [_texts(block, starts[keep, at], ends[keep, at]) for at in positions]
-    fine = np.ones(keep.size, np.bool_)
-    problems = {}
-    for name, text in zip(raw.columns, texts, strict=True):
-        if name in ALLOWED:
-            known = pc.is_in(text, pa.array(ALLOWED[name], pa.large_string())).to_numpy(False)
-            for row in keep[~known].tolist():
-                problems[row] = f"{name} is not one of {', '.join(ALLOWED[name])}"
-            fine &= known
-    columns = [pa.array(lines[keep]), *texts]
-    if TIME in raw.columns:
-        columns.append(pa.array(times))
-    batch = pa.RecordBatch.from_arrays(columns, schema=raw.schema)
-    if not fine.all():
-        batch = batch.filter(pa.array(fine))
+    Args:
+        data: the lines.
+        n_fields: fields a line must have.
+        line: number of the first line.
+    """
 
-    wrong_rows = sorted({*np.flatnonzero(faults).tolist(), *problems})
-    if wrong_rows:
-        found = []
-        for row in wrong_rows[:EXAMPLES]:
-            text = data[starts[row, -1] : ends[row, -1]].decode("utf-8", "replace")
-            problem = problems.get(row) or _problem(int(faults[row]), n_fields, text)
-            found.append(BadLine(path, int(lines[row]), problem, text))
-        bad.add(path, found, len(wrong_rows))
-    return batch, seen
+    def __init__(self, data: bytes, n_fields: int, line: int) -> None:
+        self.data, self.n_fields = data, n_fields
+        self.bytes = np.frombuffer(data, np.uint8)
+        size = data.count(b"\n") + 1
+        bounds = np.empty((2, size, n_fields + 1), np.int32)
+        lines, faults = np.empty(size, np.int64), np.empty(size, np.uint8)
+        rows, self.seen = kernels.split_lines(
+            self.bytes, n_fields, bounds[0], bounds[1], lines, faults, line
+        )
+        self.starts, self.ends = bounds[0, :rows], bounds[1, :rows]
+        self.lines, self.faults = lines[:rows], faults[:rows]
+        for row in np.flatnonzero(self.faults & kernels.NOT_ASCII).tolist():
+            if _is_utf8(self._line(row)):
+                self.faults[row] &= ~np.uint8(kernels.NOT_ASCII)
 
+    def columns(self, raw: RawFile, at: dict[str, int]) -> pa.RecordBatch:
+        """The lines without fault; notes the faults that values have."""
+        times = np.empty(len(self.faults), np.int64)
+        if TIME in raw.columns:
+            starts, ends = self.starts[:, at[TIME]], self.ends[:, at[TIME]]
+            kernels.parse_integers(self.bytes, starts, ends, times, self.faults)
+        for name in ALLOWED.keys() & set(raw.columns):
+            rows = self._fine()
+            allowed = pa.array(ALLOWED[name], pa.large_string())
+            known = pc.is_in(self._texts(rows, at[name]), allowed).to_numpy(zero_copy_only=False)
+            self.faults[rows[~known]] |= NOT_ALLOWED
+        rows = self._fine()
+        columns = [pa.array(self.lines[rows])]
+        columns += [self._texts(rows, at[name]) for name in raw.columns]
+        if TIME in raw.columns:
+            columns.append(pa.array(times[rows]))
+        return pa.RecordBatch.from_arrays(columns, schema=raw.schema)
 
-def _problem(fault: int, n_fields: int, text: str) -> str:
-    problem = next(words for bit, words in _PROBLEMS if fault & bit)
-    if fault & kernels.WRONG_COUNT:
-        problem = f"{text.count(',') + 1} fields instead of {n_fields}"
-    return problem
+    def bad_lines(self, path: Path, raw: RawFile) -> tuple[list[BadLine], int]:
+        """The first lines with a fault, and how many there are."""
+        rows = np.flatnonzero(self.faults).tolist()
+        first = [
+            BadLine(path, int(self.lines[row]), self._problem(row, raw), self._text(row))
+            for row in rows[:EXAMPLES]
+        ]
+        return first, len(rows)
+
+    def _problem(self, row: int, raw: RawFile) -> str:
+        fault = int(self.faults[row])
+        if fault & kernels.WRONG_COUNT:
+            return f"{self._line(row).count(b',') + 1} fields instead of {self.n_fields}"
+        if fault & kernels.CONTROL:
+            return "a control character inside the line"
+        if fault & kernels.NOT_ASCII:
+            return "not UTF-8"
+        if fault & kernels.NOT_A_NUMBER:
+            return f"{TIME} is not a whole number of seconds"
+        name = next(name for name in raw.columns if name in ALLOWED)
+        return f"{name} is not one of {', '.join(ALLOWED[name])}"
+
+    def _fine(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.faults == 0)
+
+    def _line(self, row: int) -> bytes:
+        return self.data[self.starts[row, -1] : self.ends[row, -1]]
+
+    def _text(self, row: int) -> str:
+        return self._line(row).decode("utf-8", "replace")
+
+    def _texts(self, rows: NDArray[np.int64], field: int) -> pa.Array:
+        starts, ends = self.starts[rows, field], self.ends[rows, field]
+        offsets = np.zeros(rows.size + 1, np.int64)
+        np.cumsum(ends - starts, out=offsets[1:])
+        out = np.empty(int(offsets[-1]), np.uint8)
+        kernels.copy_pieces(self.bytes, starts, ends, offsets, out)
+        return text_array(offsets, out)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -194,16 +213,6 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _texts(
-    block: NDArray[np.uint8], starts: NDArray[np.int32], ends: NDArray[np.int32]
-) -> pa.Array:
-    offsets = np.zeros(starts.size + 1, np.int64)
-    np.cumsum(ends - starts, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    kernels.copy_pieces(block, starts, ends, offsets, out)
-    return text_array(offsets, out)
 
 
 def text_array(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Array:

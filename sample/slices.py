@@ -68,8 +68,8 @@ class Walk:
         """Columns `line`, `day` and SCHEMA of the impressions of a slice, by rising line."""
         users = f"user_code BETWEEN {piece.first} AND {piece.last}"
         table = self._arrow(_static(users))
-        times, codes = _numbers(table["ts"]), _numbers(table["user_code"]) - piece.first
-        shown = Impressions(_bounds(codes, piece), times)
+        users_of = _numbers(table["user_code"]) - piece.first
+        shown = Impressions.of(users_of, piece.last - piece.first + 1, _numbers(table["ts"]))
         columns = {name: _text(table[name]) for name in (*IMPRESSION, *PROFILE, *AD)}
         columns |= self._calendar(table) | _counts(table)
         for dimension in DIMENSIONS:
@@ -79,8 +79,7 @@ class Walk:
         for hours in WINDOWS:
             columns |= click_columns(hours, bounds, past, own, self.ads, shown)
         columns["line"], columns["day"] = table["line"], table["day"]
-        samples = pa.table({name: columns[name] for name in ("line", "day", *SCHEMA)})
-        return samples.take(pc.array_sort_indices(table["line"].combine_chunks()))
+        return pa.table({name: columns[name] for name in ("line", "day", *SCHEMA)})
 
     def _behaviors(
         self, dimension: str, users: str, piece: Slice, shown: Impressions
@@ -126,7 +125,7 @@ def _static(users: str) -> str:
             {DAY} AS day, {", ".join(known)}
         FROM impressions AS i JOIN users AS u ON u.code = i.user_code
         JOIN ads AS a ON a.code = i.ad_code
-        WHERE {users} ORDER BY i.user_code, i.ts, i.line"""
+        WHERE {users} ORDER BY i.line"""
 
 
 def _counts(table: pa.Table) -> dict[str, pa.Array]:
@@ -158,7 +157,7 @@ def _bounds(codes: NDArray[np.int64], piece: Slice) -> NDArray[np.int64]:
 
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    return np.ascontiguousarray(column.to_numpy(), np.int64)
+    return np.array(column.to_numpy(), np.int64)  # a copy: writable, as the kernels know it
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:

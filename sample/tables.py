@@ -84,6 +84,15 @@ class Tables:
             WHERE ts BETWEEN {first or 0} AND {last or 0} ORDER BY user_code, action, ts""",
         )
 
+    def counts(self) -> dict[str, int]:
+        """`users`, `ads` and `behaviors` kept, and the `last_line` of raw_sample.csv that is."""
+        found = self.db.execute(
+            """SELECT (SELECT count(*) FROM users), (SELECT count(*) FROM ads),
+            (SELECT count(*) FROM behaviors), (SELECT max(line) FROM impressions)"""
+        ).fetchall()[0]
+        users, ads, behaviors, line = (int(value or 0) for value in found)
+        return {"users": users, "ads": ads, "behaviors": behaviors, "last_line": line}
+
     def _read(self, file: RawFile, table: str, select: str) -> None:
         """Make `table` of what `select` makes of the lines of a file, called `batches` there."""
         path = self.raw / file.name
@@ -95,6 +104,7 @@ class Tables:
                 # an error raised inside DuckDB's scan would come out as one of DuckDB's
                 try:
                     yield from read_batches(path, file, self.bad, bar.update)
+                    bar.set_description(f"{file.name}, sorting")
                 except (SampleError, OSError) as error:
                     failed.append(error)
 

@@ -20,7 +20,7 @@ FIRST_DAY = 1494000000  # 2017-05-06 00:00 Asia/Shanghai; 22 days earlier the be
 DAYS_BEFORE, DAYS = 22, 8
 END = FIRST_DAY + DAYS * 86400
 
-BLOCK = 50_000  # users
+BLOCK_EVENTS = 4_000_000  # impressions and behaviours of a block of users, about
 USER_SHARE, AD_SHARE = 20, 100  # impressions a user and an ad have on average
 INTERESTS = 5  # cates a user comes back to
 
@@ -34,9 +34,8 @@ HOUR_SHARE = np.array(
 
 def zipf(n: int, exponent: float) -> Floats:
     """Shares of n things, falling as rank ** -exponent."""
-    shares: Floats = (np.arange(n) + 3.0) ** -exponent
-    shares /= shares.sum()
-    return shares
+    shares = np.power(np.arange(n) + 3.0, -exponent)
+    return np.asarray(shares / shares.sum(), np.float64)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import zmq
 from van.codec import Frame, encode
 from van.config import VanConfig
 from van.errors import ProtocolVersionError, UnreachablePeerError
-from van.message import Control, Message, Meta
+from van.message import Message
 from van.zmq_sockets import ZmqSockets
 
 log = logging.getLogger(__name__)
@@ -180,23 +180,11 @@ class ZmqVan:
                     log.debug("got %r", message)
                 self.receiver(message)
         while self._sockets.refused:
-            self._answer_other_version(self._sockets.refused.pop())
+            self.on_refused(self._sockets.refused.pop())
         self._flush()
         if self._waiting > 1 or self._leader_is_background:
             with self._changed:
                 self._changed.notify_all()
-
-    def _answer_other_version(self, error: ProtocolVersionError) -> None:
-        if error.reply_to:
-            peer = -1
-            try:
-                self._sockets.connect(peer, error.reply_to)
-                meta = Meta(control=Control.REFUSED, body={"reason": str(error)})
-                self._sockets.send(peer, encode(Message(meta), self.config))
-            except Exception as problem:
-                log.warning("cannot tell %s about its version: %s", error.reply_to, problem)
-            self._sockets.disconnect(peer)
-        self.on_refused(error)
 
     def _flush(self) -> None:
         while self._outbox:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from apps.ctr.inifile import parse_override, suggestion
-from apps.ctr.inputs import find_data, prepare_features
+from apps.ctr.inputs import extract_features, find_data, keep_description
 from apps.ctr.job import RunFolder, TrainJob
 from apps.ctr.modelconf import SECTIONS, load_model_config
 from apps.ctr.run import run_job
 from apps.ctr.tables import dense_optimizer, embedding_initializer, embedding_optimizer
+from feature_extract.conf import KNOWN_SECTIONS
 from feature_extract.schema import IndexKind
 from pslite.config import JobConfig, own_sections, read_job
 from van.errors import ConfigError
@@ -39,21 +40,27 @@ def train_command(
     Raises:
         PsliteError, FeatureError: settings, data or cluster.
     """
-    model_overrides, cluster_overrides = split_overrides(overrides)
+    model_overrides, cluster_overrides, feature_overrides = split_overrides(overrides)
     settings = load_model_config(conf, model_overrides)
     for check in (dense_optimizer, embedding_optimizer, embedding_initializer):
         check(settings)  # before an hour of extraction, not after it
     job_config = cluster_config(cluster, cluster_overrides, servers, workers, sync)
     run = RunFolder(path=out)
     copy_inis(run, {"model.ini": conf, "cluster.ini": cluster})
-    found = prepare_features(find_data(data), run, features, min_freq=min_freq, index=index)
+    files = find_data(data)
+    if not files.final:
+        files = extract_features(
+            files, run, features, settings=feature_overrides, min_freq=min_freq, index=index
+        )
+    else:
+        keep_description(files.train.parent, run)
     job = TrainJob(
         run=run,
-        train=found.train.resolve(),
-        test=found.test and found.test.resolve(),
+        train=files.train.resolve(),
+        test=files.test and files.test.resolve(),
         conf=settings,
         mode=mode,
-        servers=job_config.cluster.servers if mode == "cluster" else 1,
+        servers=0 if mode == "local" else job_config.cluster.servers,
         workers=job_config.cluster.workers,
         sync=job_config.param_sync.mode == "sync",
         seed=job_config.run.seed,
@@ -64,22 +71,23 @@ def train_command(
     return run_job(job, job_config, say)
 
 
-def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those of the model ini and those of the cluster ini, told apart by their section.
+def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Those of the model, the cluster and the feature ini, told apart by their section.
 
     Raises:
-        ConfigError: a section of neither.
+        ConfigError: a section of none of them.
     """
-    known = [*SECTIONS, *own_sections()]
-    model: list[str] = []
-    cluster: list[str] = []
+    files: list[Collection[str]] = [SECTIONS, own_sections(), KNOWN_SECTIONS]
+    known = [section for sections in files for section in sections]
+    found: tuple[list[str], list[str], list[str]] = ([], [], [])
     for text in overrides:
         section, key, _ = parse_override(text)
         if section not in known:
             problem = f"no section [{section}]{suggestion(section, known)}"
             raise ConfigError(problem, file="--set", section=section, key=key)
-        (model if section in SECTIONS else cluster).append(text)
-    return model, cluster
+        owner = next(i for i, sections in enumerate(files) if section in sections)
+        found[owner].append(text)
+    return found
 
 
 def cluster_config(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from apps.ctr.errors import DataError
 from apps.ctr.job import RunFolder
 from feature_extract.extract import apply, extract
 from feature_extract.index import DICTIONARY
-from feature_extract.schema import FILE_NAME, IndexKind
+from feature_extract.schema import FILE_NAME, FeatureSchema, IndexKind
 
 FINAL = (".parquet", ".tsv", ".tsv.gz")
 SAMPLES = (".tsv", ".parquet", ".tsv.gz", ".csv")
@@ -46,45 +46,46 @@ def _first(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def prepare_features(
-    files: DataFiles,
+def extract_features(
+    samples: DataFiles,
     run: RunFolder,
     feature_ini: Path | None,
     *,
-    min_freq: int,
-    index: IndexKind | None,
+    settings: Sequence[str] = (),
+    min_freq: int = 1,
+    index: IndexKind | None = None,
 ) -> DataFiles:
-    """Final features for these files, and in the run folder what predicting on samples needs.
+    """Extract samples into the run folder; returns the files of final features.
 
     Args:
-        feature_ini: how to extract samples; final features need none.
-        min_freq, index: see `feature_extract.extract.extract`.
+        settings, min_freq, index: see `feature_extract.extract.extract`.
     Raises:
-        DataError: samples without a feature ini.
+        DataError: no feature ini.
         FeatureError: ini or samples are wrong.
     """
-    if files.final:
-        _keep_description(files.train.parent, run, feature_ini)
-        return files
     if feature_ini is None:
-        raise DataError(files.train, "holds samples, which need a feature ini: --features FILE.ini")
-    shutil.copyfile(feature_ini, run.feature_ini)
-    extract(feature_ini, files.train, files.test, run.features, min_freq=min_freq, index=index)
-    found = find_data(run.features)
-    return DataFiles(found.train, found.test if files.test else None, final=True)
+        raise DataError(samples.train, "holds samples, which need a feature ini: --features FILE")
+    out = run.features
+    how: dict[str, Any] = {"min_freq": min_freq, "settings": settings, "index": index}
+    extract(feature_ini, samples.train, samples.test, out, **how)
+    keep_description(out, run)
+    final = (out / "final_train.parquet", out / "final_test.parquet")
+    return DataFiles(final[0], final[1] if samples.test else None, final=True)
 
 
-def _keep_description(folder: Path, run: RunFolder, feature_ini: Path | None) -> None:
-    """Copy dictionary and feature ini of an earlier extraction, as far as they are there."""
+def keep_description(folder: Path, run: RunFolder) -> None:
+    """Keep in the run what predicting on samples needs: dictionary, description, feature ini.
+
+    Args:
+        folder: of an extraction; what is not there (with features made otherwise) is left out.
+    """
     run.features.mkdir(parents=True, exist_ok=True)
     for name in (FILE_NAME, DICTIONARY):
         if (folder / name).is_file() and folder.resolve() != run.features.resolve():
             shutil.copyfile(folder / name, run.features / name)
-    if feature_ini is not None:
-        shutil.copyfile(feature_ini, run.feature_ini)
-    elif (run.features / FILE_NAME).is_file():
-        description = json.loads((run.features / FILE_NAME).read_text(encoding="utf-8"))
-        run.feature_ini.write_text(description["ini"], encoding="utf-8")
+    if (run.features / FILE_NAME).is_file():
+        description = FeatureSchema.from_json((run.features / FILE_NAME).read_bytes())
+        run.feature_ini.write_text(description.ini, encoding="utf-8")
 
 
 Kind = Literal["auto", "final", "samples"]
@@ -103,7 +104,10 @@ def final_file(data: Path, run: RunFolder, kind: Kind, scratch: Path) -> Path:
     if kind == "final" or (kind == "auto" and is_final(data)):
         return data
     if not run.feature_ini.is_file():
-        problem = f"looks like samples, but {run.path} has no feature ini; train with --features"
+        problem = (
+            f"looks like samples, but {run.path} has no description of its features: the folder "
+            f"it was trained on lacked the {FILE_NAME} of pslite-features"
+        )
         raise DataError(data, problem)
     out = scratch / "final.parquet"
     apply(run.feature_ini, run.features, data, out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from apps.ctr.savedmodel import save_model
 from apps.ctr.trainer import TrainResult, train_together, train_worker
 from kv.local import LocalCluster
 from kv.protocols import Worker
-from postoffice.errors import ClusterStoppedError
 from pslite.config import JobConfig
 
 Say = Callable[[str], None]
@@ -97,18 +95,9 @@ def _run_here(job: TrainJob, say: Say) -> None:
 def _run_threads(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
-    cluster = LocalCluster(job.workers, job.table_mode, job.seed, threads=True)
-
-    def work(rank: int) -> None:
-        with cluster.worker(rank) as worker:
-            _work(job, worker, data, test, say)
-
-    with ThreadPoolExecutor(job.workers, thread_name_prefix="worker") as pool:
-        done = [pool.submit(work, rank) for rank in range(job.workers)]
-    errors = [error for error in (future.exception() for future in done) if error is not None]
-    first_cause = [error for error in errors if not isinstance(error, ClusterStoppedError)]
-    for error in first_cause or errors:
-        raise error
+    nodes = pslite.local_cluster(job.servers, job.workers, job.table_mode, job.seed)
+    with nodes as cluster:
+        cluster.run(lambda worker: _work(job, worker, data, test, say))
 
 
 def _run_processes(job: TrainJob, cluster: JobConfig) -> None:

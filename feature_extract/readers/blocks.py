@@ -36,7 +36,7 @@ def blocks(path: Path, nbytes: int) -> Iterator[tuple[bytes, int]]:
                 rest = [part[cut:]]
             if last := b"".join(rest):
                 yield last + b"\n", file.tell() - position
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise SampleFileError(str(path), f"cannot be read: {error}") from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,29 @@ Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int32]
 
 
+class Lines(NamedTuple):
+    """The lines of a block, cut.
+
+    Args:
+        starts, ends: int32 (samples, columns), byte positions of the wanted columns.
+        numbers: int32 (samples,), which line of the block each sample is, from 0.
+        bad: int32 (malformed, 2), number and columns of the other lines.
+        total: lines of the block, remarks and empty ones included.
+    """
+
+    starts: Positions
+    ends: Positions
+    numbers: Positions
+    bad: Positions
+    total: int
+
+    def without_header(self) -> Lines:
+        """All but line 0."""
+        kept = self.numbers > 0
+        bad = self.bad[self.bad[:, 0] > 0]
+        return Lines(self.starts[kept], self.ends[kept], self.numbers[kept], bad, self.total)
+
+
 class DelimitedSamples:
     """A TSV or CSV file as chunks of the columns that `conf` uses."""
 
@@ -31,9 +55,22 @@ class DelimitedSamples:
         self, path: Path, conf: FeatureConf, limits: Limits, optional: Collection[str]
     ) -> None:
         self.path, self.spec, self.limits = path, conf.input, limits
-        self.wanted = [name for name in conf.fields if name in conf.source_fields]
+        self.wanted = conf.source_fields
         self.nbytes = path.stat().st_size
         self._columns = self._header(optional) if conf.input.header else list(conf.fields)
+
+    def chunks(self, bad: BadLines) -> Iterator[Chunk]:
+        """The samples in order; see `SampleFile`."""
+        expected, before = len(self._columns), 0
+        for block, nbytes in blocks(self.path, self.limits.nbytes):
+            text = np.frombuffer(block, dtype=np.uint8)
+            lines = self._cut(text)
+            if self.spec.header and before == 0:
+                lines = lines.without_header()
+            for number, columns in lines.bad.tolist():
+                bad.add(before + number + 1, f"{columns} columns where {expected} are expected")
+            yield from self._pieces(text, lines, before + 1, nbytes)
+            before += lines.total
 
     def _header(self, optional: Collection[str]) -> list[str]:
         text, _ = next(blocks(self.path, 1 << 20), (b"\n", 0))
@@ -48,70 +85,34 @@ class DelimitedSamples:
                 )
         return names
 
-    def chunks(self, bad: BadLines) -> Iterator[Chunk]:
-        """The samples in order; see `SampleFile`."""
-        spec = self.spec
+    def _slots(self) -> Positions:
+        """Where each column of the file goes among the wanted ones; -1 is nowhere."""
         slots = np.full(len(self._columns), -1, dtype=np.int32)
         for slot, name in enumerate(self.wanted):
             if name in self._columns:
                 slots[self._columns.index(name)] = slot
-        before = 0
-        for block, nbytes in blocks(self.path, self.limits.nbytes):
-            text = np.frombuffer(block, dtype=np.uint8)
-            rows = int(np.count_nonzero(text == ord("\n")))
-            starts = np.zeros((rows, len(self.wanted)), dtype=np.int32)
-            ends = np.zeros((rows, len(self.wanted)), dtype=np.int32)
-            lines = np.empty(rows, dtype=np.int32)
-            wrong = np.empty((rows, 2), dtype=np.int32)
-            _, samples, malformed = split_lines(
-                text,
-                ord(spec.delimiter),
-                ord(spec.comment) if spec.comment else -1,
-                spec.blank_lines,
-                spec.strip,
-                slots,
-                starts,
-                ends,
-                lines,
-                wrong,
-            )
-            first = 0
-            if spec.header and before == 0:
-                first, malformed, wrong = _without_header(lines[:samples], wrong[:malformed])
-            for line, columns in wrong[:malformed].tolist():
-                bad.add(before + line + 1, self._problem(columns))
-            numbers = lines.astype(np.int64) + (before + 1)
-            yield from self._pieces(text, starts, ends, numbers, first, samples, nbytes)
-            before += rows
+        return slots
 
-    def _problem(self, columns: int) -> str:
-        return f"{columns} columns where {len(self._columns)} are expected"
+    def _cut(self, text: Bytes) -> Lines:
+        spec, rows = self.spec, int(np.count_nonzero(text == ord("\n")))
+        starts, ends = np.zeros((2, rows, len(self.wanted)), dtype=np.int32)
+        numbers, bad = np.empty(rows, dtype=np.int32), np.empty((rows, 2), dtype=np.int32)
+        delimiter, comment = ord(spec.delimiter), ord(spec.comment) if spec.comment else -1
+        total, samples, malformed = split_lines(
+            text, delimiter, comment, spec.blank_lines, spec.strip, self._slots(),
+            starts, ends, numbers, bad,
+        )  # fmt: skip
+        return Lines(starts[:samples], ends[:samples], numbers[:samples], bad[:malformed], total)
 
-    def _pieces(
-        self,
-        text: Bytes,
-        starts: Positions,
-        ends: Positions,
-        lines: NDArray[np.int64],
-        first: int,
-        samples: int,
-        nbytes: int,
-    ) -> Iterator[Chunk]:
-        for low in range(first, samples, self.limits.rows):
-            high = min(low + self.limits.rows, samples)
+    def _pieces(self, text: Bytes, lines: Lines, first_line: int, nbytes: int) -> Iterator[Chunk]:
+        for low in range(0, len(lines.numbers), self.limits.rows):
+            rows = slice(low, low + self.limits.rows)
             columns = {
-                name: _texts(text, starts[low:high, slot], ends[low:high, slot])
+                name: _texts(text, lines.starts[rows, slot], lines.ends[rows, slot])
                 for slot, name in enumerate(self.wanted)
             }
-            share = nbytes if low == first else 0
-            yield Chunk(str(self.path), columns, lines[low:high], share)
-
-
-def _without_header(lines: Positions, wrong: Positions) -> tuple[int, int, Positions]:
-    """The first sample after line 0, and the malformed lines without line 0."""
-    first = int(len(lines) > 0 and lines[0] == 0)
-    kept = wrong[wrong[:, 0] > 0]
-    return first, len(kept), kept
+            numbers = lines.numbers[rows].astype(np.int64) + first_line
+            yield Chunk(str(self.path), columns, numbers, nbytes if low == 0 else 0)
 
 
 def _texts(text: Bytes, starts: Positions, ends: Positions) -> pa.StringArray:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from feature_extract.chunk import Chunk, Limits, encode
 from feature_extract.conf import FeatureConf
@@ -39,7 +40,9 @@ class LibsvmSamples:
             lines = self._decode(block)
             for low in range(0, len(lines), self.limits.rows):
                 piece = lines[low : low + self.limits.rows]
-                yield self._chunk(piece, before + low, bad, nbytes if low == 0 else 0)
+                chunk = self._chunk(piece, before + low, bad, nbytes if low == 0 else 0)
+                if len(chunk):
+                    yield chunk
             before += len(lines)
 
     def _decode(self, block: bytes) -> list[str]:
@@ -49,33 +52,36 @@ class LibsvmSamples:
             raise SampleFileError(str(self.path), f"not UTF-8: {error}") from None
 
     def _chunk(self, lines: list[str], before: int, bad: BadLines, nbytes: int) -> Chunk:
+        """The samples of some lines, the first of which is line `before` of the file, from 0."""
         bare = pc.replace_substring_regex(pa.array(lines, pa.string()), r"#.*", "")
-        filled = pc.filter(bare, pc.match_substring_regex(bare, r"\S"))
-        numbers = np.flatnonzero(pc.match_substring_regex(bare, r"\S").to_numpy(False))
-        tokens = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(filled))
-        offsets = tokens.offsets.to_numpy()
-        starts, ends = offsets[:-1], offsets[1:]
+        filled = pc.match_substring_regex(bare, r"\S")
+        numbers = np.flatnonzero(filled.to_numpy(zero_copy_only=False)) + (before + 1)
+        tokens = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(bare.filter(filled)))
+        starts, ends = tokens.offsets.to_numpy()[:-1], tokens.offsets.to_numpy()[1:]
         words = encode(tokens.flatten())
         items = [_item(word) for word in words.texts.to_pylist()]
         is_item = np.array([item is not None for item in items], dtype=bool)[words.codes]
+        # a good line is a label, which is no item, and then nothing but items
         strange = np.concatenate(([0], np.cumsum(~is_item)))
         good = (strange[ends] == strange[starts + 1]) & ~is_item[starts]
         for row in np.flatnonzero(~good).tolist():
-            bad.add(before + int(numbers[row]) + 1, _problem(tokens[row].as_py()))
-        behind = np.ones(len(words.codes), dtype=bool)
-        behind[starts] = False  # every token but the labels
-        lists = pa.ListArray.from_arrays(
-            pa.array(offsets - np.arange(len(offsets)), pa.int32()),
-            pa.array(items, pa.string()).take(pa.array(words.codes[behind])).fill_null(""),
-        )
-        columns = {
-            self.label: words.texts.take(pa.array(words.codes[starts])),
-            self.features: pc.binary_join(lists, self.joint),
-        }
-        mask = pa.array(good)
-        columns = {name: column.filter(mask) for name, column in columns.items()}
-        lines_of = (numbers[good] + (before + 1)).astype(np.int64)
-        return Chunk(str(self.path), columns, lines_of, nbytes)
+            bad.add(int(numbers[row]), _problem(tokens[row].as_py()))
+        labels = words.texts.take(pa.array(words.codes[starts]))
+        lists = _lists(tokens.offsets.to_numpy(), words.codes, items)
+        columns = {self.label: labels, self.features: pc.binary_join(lists, self.joint)}
+        kept = {name: column.filter(pa.array(good)) for name, column in columns.items()}
+        return Chunk(str(self.path), kept, numbers[good], nbytes)
+
+
+def _lists(
+    offsets: NDArray[np.int32], codes: NDArray[np.int32], items: list[str | None]
+) -> pa.ListArray:
+    """The items of each line without its first token, the label."""
+    behind = np.ones(len(codes), dtype=bool)
+    behind[offsets[:-1]] = False
+    texts = pa.array(items, pa.string()).fill_null("").take(pa.array(codes[behind]))
+    shifted = offsets - np.arange(len(offsets), dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(shifted), texts)
 
 
 def _problem(tokens: list[str]) -> str:

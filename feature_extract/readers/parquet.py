@@ -28,7 +28,7 @@ class ParquetSamples:
     ) -> None:
         self.path, self.limits = path, limits
         self.joint = conf.input.list_delimiter
-        self.wanted = [name for name in conf.fields if name in conf.source_fields]
+        self.wanted = conf.source_fields
         self.nbytes = path.stat().st_size
         try:
             with pq.ParquetFile(path) as file:
@@ -44,17 +44,22 @@ class ParquetSamples:
 
     def chunks(self, bad: BadLines) -> Iterator[Chunk]:
         """The samples in order; see `SampleFile`."""
-        present = [name for name in self.wanted if name not in self.missing]
         before = 0
-        with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=self.limits.rows, columns=present):
-                rows = batch.num_rows
-                columns = {name: self._texts(batch.column(name), name) for name in present}
-                columns |= {name: pa.array([""] * rows, pa.string()) for name in self.missing}
-                lines = np.arange(before + 1, before + rows + 1, dtype=np.int64)
-                nbytes = self.nbytes * rows // max(self.rows, 1)
-                yield Chunk(str(self.path), columns, lines, nbytes)
-                before += rows
+        for batch in self._batches():
+            rows = batch.num_rows
+            columns = {name: self._texts(batch.column(name), name) for name in batch.schema.names}
+            columns |= {name: pa.array([""] * rows, pa.string()) for name in self.missing}
+            lines = np.arange(before + 1, before + rows + 1, dtype=np.int64)
+            yield Chunk(str(self.path), columns, lines, self.nbytes * rows // max(self.rows, 1))
+            before += rows
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        present = [name for name in self.wanted if name not in self.missing]
+        try:
+            with pq.ParquetFile(self.path) as file:
+                yield from file.iter_batches(batch_size=self.limits.rows, columns=present)
+        except (pa.ArrowException, OSError) as error:
+            raise SampleFileError(str(self.path), f"cannot be read as Parquet: {error}") from None
 
     def _texts(self, column: pa.Array, name: str) -> pa.StringArray:
         kind = column.type

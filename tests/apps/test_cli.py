@@ -241,7 +241,7 @@ def test_data_that_cannot_be_used_is_named(
     invoke(*train, "--data", final)
     predict = ["predict", "--run", tmp_path / "run", "--out", tmp_path / "p.txt"]
     result = invoke(*predict, "--data", samples / "test.tsv", code=2)
-    assert "has no feature ini" in result.output
+    assert "has no description of its features" in result.output
     assert (
         "cannot be read"
         in invoke("evaluate", "--run", empty, "--data", final / "final_test.parquet", code=2).output
@@ -249,9 +249,11 @@ def test_data_that_cannot_be_used_is_named(
 
 
 def test_overrides_go_to_the_file_of_their_section() -> None:
-    model, cluster = split_overrides(["train.epoch=2", "cluster.servers=3", "run.seed=5"])
+    given = ["train.epoch=2", "cluster.servers=3", "run.seed=5", "index.index=hash"]
+    model, cluster, features = split_overrides(given)
 
-    assert (model, cluster) == (["train.epoch=2"], ["cluster.servers=3", "run.seed=5"])
+    assert (model, features) == (["train.epoch=2"], ["index.index=hash"])
+    assert cluster == ["cluster.servers=3", "run.seed=5"]
     job = cluster_config(None, cluster, servers=None, workers=4, sync=True)
     assert (job.cluster.servers, job.cluster.workers, job.run.seed) == (3, 4, 5)
     assert job.param_sync.mode == "sync"

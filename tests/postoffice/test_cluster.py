@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import msgpack
 import pytest
 import zmq
 
@@ -16,7 +17,10 @@ from postoffice.errors import (
 )
 from postoffice.node import Group, Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from van.codec import decode_header
+from van.config import VanConfig
 from van.courier import ZmqVan
+from van.errors import ProtocolVersionError
 from van.loopback import DeadlockError, LoopbackNetwork
 from van.message import Message, Meta, answer_to
 
@@ -255,4 +259,50 @@ def test_a_cluster_over_real_sockets_in_one_process(transport: str) -> None:
     assert not failures
     assert not any(thread.is_alive() for thread in threads)
     assert answered == [2] * 60
+    context.term()
+
+
+def test_a_node_of_another_version_is_told_so_by_name() -> None:
+    context = zmq.Context()
+    shape = ClusterShape(servers=0, workers=1, scheduler="inproc://scheduler", start_timeout=2)
+    head = Postoffice(Role.SCHEDULER, ZmqVan(context=context, background=False), shape)
+    head.listen()
+    ear, mouth = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    ear.bind("inproc://elder")
+    mouth.connect("inproc://scheduler")
+    for _ in range(3):
+        mouth.send(msgpack.packb([99, 0, "inproc://elder"]))
+
+    with pytest.raises(ClusterStartError):
+        head.start()
+    head.finalize()
+
+    _, header = ear.recv_multipart(zmq.NOBLOCK)
+    reply = decode_header(header, VanConfig())[0]
+    assert reply.sender == 1
+    assert "version 99, this node 1" in reply.body["reason"]
+    assert not ear.poll(0)
+    for socket in (ear, mouth):
+        socket.close(0)
+    context.term()
+
+
+def test_a_scheduler_of_another_version_is_an_error_at_once() -> None:
+    context = zmq.Context()
+    scheduler = context.socket(zmq.ROUTER)
+    scheduler.bind("inproc://scheduler")
+    shape = ClusterShape(servers=0, workers=1, scheduler="inproc://scheduler")
+    office = Postoffice(
+        Role.WORKER, ZmqVan(context=context), shape, bind="inproc://worker", incarnation=5
+    )
+    mouth = context.socket(zmq.DEALER)
+    mouth.connect("inproc://worker")
+    mouth.send(msgpack.packb([99, 1, ""]))
+
+    with pytest.raises(ProtocolVersionError, match="node 1 speaks protocol version 99"):
+        office.start()
+
+    office.finalize()
+    for socket in (scheduler, mouth):
+        socket.close(0)
     context.term()

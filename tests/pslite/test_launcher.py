@@ -323,6 +323,10 @@ def test_two_jobs_cannot_have_one_folder(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another job is running in"):
             launch("pass", run_dir=tmp_path)
 
+        other = launch("pass", run_dir=tmp_path, needs_run_dir=False)
+        assert other.code == 0
+        assert "this job has no cluster.json: another job is running in" in other.err
+
     assert launch("pass", run_dir=tmp_path).code == 0
 
 
@@ -477,6 +481,18 @@ def runs_a_double(process: psutil.Process) -> bool:
         return DOUBLE[1] in process.cmdline()
     except psutil.Error:
         return False
+
+
+def test_a_reader_who_pauses_does_not_keep_a_signal_from_ending_the_job() -> None:
+    with Launcher("print('ready')\nwhile True: print('x' * 10_000)") as job:
+        job.read_until("[worker 0] ready")
+        family, begun = job.family(), time.monotonic()
+
+        job.process.send_signal(signal.SIGTERM)  # and nobody reads the flood
+
+        assert job.process.wait(PATIENCE) == 143
+        assert time.monotonic() - begun < 5.0
+        assert [process for process in family if is_running(process.pid)] == []
 
 
 def test_a_reader_that_goes_away_ends_the_job() -> None:

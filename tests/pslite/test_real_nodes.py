@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,43 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 120  # seconds; no run should come near
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def environment(**variables: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "PS_", "PSLITE_"))}
-    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")]))
-    return {**kept, "PYTHONPATH": path, **variables}
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run `pslite local` around a worker program given as text."""
-
-    def act(
-        program: str, servers: int, workers: int, *options: str
-    ) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "worker.py").write_text(textwrap.dedent(program))
-        (tmp_path / "local.ini").write_text("[run]\nseed = 9\n")
-        command = [sys.executable, "-m", "pslite", "local", "local.ini"]
-        command += ["--servers", str(servers), "--workers", str(workers), *options]
-        command += ["--", "python", "worker.py"]
-        result = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        print(result.stdout, result.stderr)  # shown when the test fails
-        return result
-
-    return act
+RunJob = Callable[..., subprocess.CompletedProcess[str]]
+Environment = Callable[..., dict[str, str]]
+LIMIT = 240  # seconds; no run should come near
 
 
 COUNT = """
@@ -71,16 +36,16 @@ COUNT = """
     [(2, 2), pytest.param(1, 1), pytest.param(4, 4), pytest.param(3, 1, marks=pytest.mark.slow)],
 )
 def test_pushes_of_all_workers_add_up_on_any_number_of_servers(
-    run: Run, servers: int, workers: int
+    run_job: RunJob, servers: int, workers: int
 ) -> None:
-    result = run(COUNT, servers, workers)
+    result = run_job(COUNT, servers, workers)
 
     assert result.returncode == 0
     for rank in range(workers):
         assert f"[worker {rank}] rank {rank} is content" in result.stdout
 
 
-def test_sync_workers_as_processes_equal_one_process_to_the_bit(run: Run) -> None:
+def test_sync_workers_as_processes_equal_one_process_to_the_bit(run_job: RunJob) -> None:
     program = """
         import hashlib, threading
         import numpy as np, pslite
@@ -111,7 +76,7 @@ def test_sync_workers_as_processes_equal_one_process_to_the_bit(run: Run) -> Non
                 other.join()
     """
 
-    result = run(program, 2, 2, "--set", "param_sync.mode=sync")
+    result = run_job(program, 2, 2, "--set", "param_sync.mode=sync")
 
     digests = [line.split()[-1] for line in result.stdout.splitlines() if " digest " in line]
     assert result.returncode == 0
@@ -119,7 +84,9 @@ def test_sync_workers_as_processes_equal_one_process_to_the_bit(run: Run) -> Non
     assert len(set(digests)) == 1
 
 
-def test_the_users_own_server_code_answers_and_its_errors_arrive(run: Run, tmp_path: Path) -> None:
+def test_the_users_own_server_code_answers_and_its_errors_arrive(
+    run_job: RunJob, tmp_path: Path
+) -> None:
     (tmp_path / "my_server.py").write_text(
         textwrap.dedent("""
             import pslite
@@ -145,15 +112,15 @@ def test_the_users_own_server_code_answers_and_its_errors_arrive(run: Run, tmp_p
                 print(error)
     """
 
-    result = run(program, 2, 1, "--set", "server.app=my_server:start")
+    result = run_job(program, 2, 1, "--set", "server.app=my_server:start")
 
     assert result.returncode == 0
     assert "[0. 3. 6. 9.]" in result.stdout
     assert "ValueError: unlucky" in result.stdout
 
 
-def test_a_server_app_that_cannot_be_loaded_ends_the_job_with_one_message(run: Run) -> None:
-    result = run(COUNT, 1, 1, "--set", "server.app=no_such_module:start")
+def test_a_server_app_that_cannot_be_loaded_ends_the_job_with_one_message(run_job: RunJob) -> None:
+    result = run_job(COUNT, 1, 1, "--set", "server.app=no_such_module:start")
 
     assert result.returncode != 0
     assert "[server] app" in result.stdout + result.stderr
@@ -161,7 +128,7 @@ def test_a_server_app_that_cannot_be_loaded_ends_the_job_with_one_message(run: R
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_a_worker_that_raises_ends_the_job_with_its_code_and_last_lines(run: Run) -> None:
+def test_a_worker_that_raises_ends_the_job_with_its_code_and_last_lines(run_job: RunJob) -> None:
     program = """
         import pslite
         with pslite.connect() as worker:
@@ -170,24 +137,26 @@ def test_a_worker_that_raises_ends_the_job_with_its_code_and_last_lines(run: Run
             worker.barrier()
     """
 
-    result = run(program, 1, 3)
+    result = run_job(program, 1, 3)
 
     assert result.returncode == 1
     assert "the last lines of worker 1" in result.stderr
     assert "ValueError: this batch is bad" in result.stderr
 
 
-def test_a_program_that_forgets_to_close_still_ends_the_job(run: Run) -> None:
+def test_a_program_that_forgets_to_close_still_ends_the_job(run_job: RunJob) -> None:
     program = """
         import pslite
         worker = pslite.connect()
         print(worker.dense_table("w", (2,)).pull())
     """
 
-    assert run(program, 1, 2).returncode == 0
+    assert run_job(program, 1, 2).returncode == 0
 
 
-def test_one_program_plays_every_role_as_with_ps_lite(tmp_path: Path) -> None:
+def test_one_program_plays_every_role_as_with_ps_lite(
+    tmp_path: Path, environment: Environment
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(COUNT))
     scheduler_port = _free_port()
@@ -223,7 +192,9 @@ def _free_port() -> int:
 
 
 @pytest.mark.parametrize("victim", ["server", "worker", "scheduler"])
-def test_a_killed_node_ends_the_job_and_leaves_no_process(victim: str, tmp_path: Path) -> None:
+def test_a_killed_node_ends_the_job_and_leaves_no_process(
+    victim: str, tmp_path: Path, environment: Environment
+) -> None:
     (tmp_path / "worker.py").write_text(
         textwrap.dedent("""
             import numpy as np, pslite
@@ -270,7 +241,7 @@ def _role(process: psutil.Process) -> str:
         return ""
 
 
-def test_outside_any_cluster_connect_says_what_to_do() -> None:
+def test_outside_any_cluster_connect_says_what_to_do(environment: Environment) -> None:
     result = subprocess.run(
         [sys.executable, "-c", "import pslite; pslite.connect()"],
         env=environment(),
