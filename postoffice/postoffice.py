@@ -96,6 +96,7 @@ class Postoffice:
         self._goodbye_done = False
         self._desk: SchedulerDesk | None = None
         self._early: list[Message] = []
+        self._connected: set[int] = {SCHEDULER_ID}
         self._told: set[str] = set()
         van.receiver = self._receive
         van.on_refused = self._note_other_version
@@ -290,6 +291,9 @@ class Postoffice:
             raise UnreachablePeerError(meta.recipient, "it is not in the node table")
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
+        if peer.id not in self._connected:  # most pairs of nodes never speak
+            self.van.connect(peer.id, peer.address)
+            self._connected.add(peer.id)
         self.van.send(message)
 
     def _control(self, control: Control, body: object) -> Message:
@@ -376,11 +380,7 @@ class Postoffice:
         if self.nodes:
             return
         self.node_id, self.epoch = int(meta.body["you"]), meta.epoch
-        table = [Node.unpack(entry) for entry in meta.body["nodes"]]
-        for node in table:
-            if node.id not in (self.node_id, SCHEDULER_ID):
-                self.van.connect(node.id, node.address)
-        self._adopt_table(table, meta.epoch)
+        self._adopt_table([Node.unpack(entry) for entry in meta.body["nodes"]], meta.epoch)
         log.info("%r has joined", self)
         early, self._early = self._early, []
         for message in early:

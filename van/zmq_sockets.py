@@ -193,7 +193,7 @@ class ZmqSockets:
                 del self._greeting[next(iter(self._greeting))]
             elif kind == zmq.EVENT_DISCONNECTED and connection in self._greeting:
                 del self._greeting[connection]
-                self._drop("foreign", "foreign", "its peer does not speak ZeroMQ")
+                self._drop("foreign", "foreign", "it ended without a ZeroMQ handshake")
 
     def wake(self) -> None:
         """Make a `poll` under way return; any thread may call this."""
@@ -242,11 +242,14 @@ class ZmqSockets:
         return decode_array(self._router.recv(zmq.DONTWAIT, copy=False).buffer, descriptor)
 
     def _drop(self, why: str, peer: object, text: str) -> None:
+        """Count what is not ours, and log it once per connection."""
         self.counts[why] += 1
         if peer not in self._warned and len(self._warned) < _REMEMBERED_PEERS:
             self._warned.add(peer)
             name = peer.hex() if isinstance(peer, bytes) else peer
-            log.warning("dropped a message from connection %s: %s", name, text)
+            # A node that goes while another connects looks foreign too: no reason to warn.
+            level = logging.INFO if why == "foreign" else logging.WARNING
+            log.log(level, "dropped a message from connection %s: %s", name, text)
 
     def close(self, linger: float | None = None) -> None:
         """Close all sockets; what was sent still gets `linger` seconds to leave the process."""
