@@ -10,7 +10,7 @@ What needs no network:
     store          rows in memory
     consistency    when a push is applied and a pull answered
     engine         all tables of one server
-    local, local_tables   a whole cluster in this process
+    local, local_worker, local_tables   a whole cluster in this process
 
 Importing the package itself loads none of it.
 """

@@ -12,21 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.errors import (
-    KeyListError,
     MissingKeyError,
-    NonFiniteError,
     SettingError,
     TableConflictError,
     UnknownTableError,
-    UnsortedKeysError,
 )
-from kv.kernels.jit import frozen
-from kv.kernels.merge import first_not_finite, first_unsorted
-from kv.keylist import as_values
 from kv.spec import MODES, TableSpec, dense_keys
 from kv.store.sparse import BATCH, SparseStore
 
@@ -144,7 +139,7 @@ class Engine:
             MissingKeyError: a key has no row and the table says missing=error.
         """
         found = self.table(table)
-        return found.store.pull(_checked_keys(keys, found.spec), create)
+        return found.store.pull(checked_keys(keys, found.spec), create)
 
     def push(self, table: int, rank: int, clock: int, keys: Keys, grads: Values) -> int:
         """Worker `rank` pushes in its step number `clock`; returns the table's clock.
@@ -201,13 +196,13 @@ class Engine:
         Arguments and errors as for `push`.
         """
         found = self.table(table)
-        keys = _checked_keys(keys, found.spec)
-        found.store.assign(keys, _checked_values(values, keys, found.spec, "values"))
+        keys = checked_keys(keys, found.spec)
+        found.store.assign(keys, checked_values(values, keys, found.spec, "values"))
 
     def delete(self, table: int, keys: Keys) -> int:
         """Forget rows, in any mode at once; returns how many there were."""
         found = self.table(table)
-        return found.store.delete(_checked_keys(keys, found.spec))
+        return found.store.delete(checked_keys(keys, found.spec))
 
     def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights); keys rise within a batch."""
@@ -253,8 +248,8 @@ class Engine:
         self, rank: int, clock: int, table: int, keys: Keys, grads: Values
     ) -> tuple[Table, Update]:
         found = self.table(table)
-        keys = _checked_keys(keys, found.spec)
-        grads = _checked_values(grads, keys, found.spec, "gradients")
+        keys = checked_keys(keys, found.spec)
+        grads = checked_values(grads, keys, found.spec, "gradients")
         if found.spec.missing == "error":
             _refuse_missing(found, keys)
         found.mode.check_push(rank, clock)
@@ -279,26 +274,6 @@ def _known(found: Table, held: Update) -> Update:
         return held
     known = ~np.isin(held.keys, found.store.absent(held.keys))
     return Update(held.keys[known], held.grads[known])
-
-
-def _checked_keys(keys: Keys, spec: TableSpec) -> Keys:
-    if keys.dtype != np.uint64 or keys.ndim != 1:
-        problem = f"keys must be uint64 of shape (n,), not {keys.dtype} of shape {keys.shape}"
-        raise KeyListError(spec.name, problem)
-    keys = frozen(keys)
-    place = first_unsorted(keys)
-    if place < keys.size:
-        raise UnsortedKeysError(place, int(keys[place - 1]), int(keys[place]))
-    return keys
-
-
-def _checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Values:
-    values = as_values(values, (keys.size, spec.dim), spec.name, what)
-    place = first_not_finite(values.reshape(-1).view(np.uint32))
-    if place < values.size:
-        key, number = int(keys[place // spec.dim]), values.reshape(-1)[place]
-        raise NonFiniteError(spec.name, f"{what} of key {key} contain {number}; nothing is changed")
-    return values
 
 
 def _refuse_missing(found: Table, keys: Keys) -> None:

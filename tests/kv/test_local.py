@@ -22,7 +22,8 @@ from kv.errors import (
     WouldWaitError,
 )
 from kv.initializers import Constant, Normal, Zeros
-from kv.local import LocalCluster, LocalWorker
+from kv.local import LocalCluster
+from kv.local_worker import LocalWorker
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
 from kv.protocols import DenseTable, SparseTable, Worker
 from postoffice.errors import ClusterStoppedError

@@ -1,0 +1,234 @@
+"""A worker of a cluster in this process: its tables, steps, barriers and gathers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.engine import Engine
+from kv.errors import KVError, WouldWaitError
+from kv.initializers import Initializer
+from kv.local_tables import LocalDenseTable, LocalSparseTable
+from kv.optimizers import Optimizer
+from kv.protocols import Read, Request, Write
+from kv.spec import TableSpec
+
+if TYPE_CHECKING:
+    from kv.local import LocalCluster
+
+
+class LocalWorker:
+    """One worker of a `LocalCluster`; fits `kv.protocols.Worker`."""
+
+    def __init__(self, cluster: LocalCluster, rank: int) -> None:
+        self._cluster, self._rank = cluster, rank
+        self._steps = 0  # completed
+        self._requests = 0  # made
+
+    def __repr__(self) -> str:
+        return f"<LocalWorker W[{self._rank}] of {self.num_workers} step={self._steps}>"
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._cluster.num_workers
+
+    def sparse_table(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        missing: str = "init",
+        mode: str | None = None,
+    ) -> LocalSparseTable:
+        """Define or find a table; defaults as in `TableSpec.sparse`.
+
+        Raises:
+            SettingError: the definition makes no sense.
+            TableConflictError: the name stands for another definition.
+        """
+        spec = TableSpec.sparse(
+            name, dim, optimizer=optimizer, initializer=initializer, missing=missing, mode=mode
+        )
+        return LocalSparseTable(self, *self._define(spec))
+
+    def dense_table(
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        mode: str | None = None,
+    ) -> LocalDenseTable:
+        """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
+        spec = TableSpec.dense(name, shape, optimizer=optimizer, initializer=initializer, mode=mode)
+        return LocalDenseTable(self, *self._define(spec))
+
+    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
+        """Pull from several tables; answers in the order of `reads`."""
+        answers = []
+        for read in reads:
+            if isinstance(read, tuple):
+                answers.append(_sparse(read[0]).pull(read[1], create=create))
+            else:
+                answers.append(_dense(read).pull())
+        return answers
+
+    def push_many(self, writes: Sequence[Write]) -> Request:
+        """Push to several tables; if one of the writes is refused, none is made."""
+        prepared = []
+        for write in writes:
+            if len(write) == 3:
+                prepared.append(_sparse(write[0]).prepared(write[1], write[2]))
+            else:
+                prepared.append(_dense(write[0]).prepared(write[1]))
+        return self.push_prepared(prepared)
+
+    def wait(self, request: Request, timeout: float | None = None) -> None:
+        """Return at once: a local push is done when it returns.
+
+        Raises:
+            KVError: this worker made no such request.
+        """
+        if not 0 < request <= self._requests:
+            raise KVError(f"worker {self._rank} made no request {request}")
+
+    def step(self) -> None:
+        """This worker's step is over: in `sync` mode its part of the round is complete."""
+        with self._cluster.lock:
+            advanced = self._engine().step(self._rank, self._steps)
+            self._steps += 1
+            if advanced:
+                self._cluster.changed.notify_all()
+
+    def barrier(self, name: str = "") -> None:
+        """Return when all workers that are not closed have come here.
+
+        Raises:
+            WouldWaitError: others have not, and this thread drives them, too.
+            ClusterStoppedError: the cluster was stopped meanwhile.
+        """
+        with self._cluster.lock:
+            self._engine()
+            self._cluster.pass_barrier(self._rank, name)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The `value` of each worker, in rank order, at rank 0; None elsewhere, without waiting.
+
+        Raises:
+            KVError: `value` is made of other types than msgpack's and NumPy arrays, or a worker
+                was closed without its part.
+            WouldWaitError: others have not called yet, and this thread drives them, too.
+        """
+        sent = plain(value)
+        with self._cluster.lock:
+            self._engine()
+            return self._cluster.gather(self._rank, sent)
+
+    def close(self) -> None:
+        """This worker is done; nobody waits for it any more. A second call does nothing."""
+        with self._cluster.lock:
+            self._cluster.engine.finish(self._rank)
+            self._cluster.changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._cluster.abort(f"worker {self._rank} failed with {error!r}")
+        self.close()
+
+    def pull_prepared(
+        self, table: int, keys: NDArray[np.uint64], create: bool
+    ) -> NDArray[np.float32]:
+        """What tables call: values of strictly increasing `keys`, as soon as the mode allows."""
+        with self._cluster.lock:
+            engine = self._engine()
+            if not engine.may_pull(table, self._rank, self._steps):
+                self._await(table, engine)
+            return engine.pull(table, keys, create)
+
+    def push_prepared(
+        self, writes: Sequence[tuple[int, NDArray[np.uint64], NDArray[np.float32]]]
+    ) -> Request:
+        """What tables call: pushes of strictly increasing keys, all or none."""
+        with self._cluster.lock:
+            self._engine().push_many(self._rank, self._steps, writes)
+            self._requests += 1
+            return self._requests
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Engine]:
+        """The engine, with the cluster's lock held."""
+        with self._cluster.lock:
+            yield self._cluster.engine
+
+    def _engine(self) -> Engine:
+        """The engine of a worker that is not closed; the lock is held."""
+        if self._cluster.is_closed(self._rank):
+            raise KVError(f"worker {self._rank} is closed")
+        return self._cluster.engine
+
+    def _await(self, table: int, engine: Engine) -> None:
+        self._cluster.wait_until(
+            lambda: engine.may_pull(table, self._rank, self._steps),
+            lambda: WouldWaitError(
+                f"a pull of table {engine.table(table).spec.name}",
+                self._rank,
+                engine.waits_for(table, self._rank, self._steps),
+            ),
+        )
+
+    def _define(self, spec: TableSpec) -> tuple[TableSpec, int]:
+        with self._cluster.lock:
+            engine = self._engine()
+            number = engine.define(spec)
+            return engine.table(number).spec, number
+
+
+def _sparse(table: Any) -> LocalSparseTable:
+    if not isinstance(table, LocalSparseTable):
+        raise KVError(f"(table, keys) needs a sparse table of this cluster, not {table!r}")
+    return table
+
+
+def _dense(table: Any) -> LocalDenseTable:
+    if not isinstance(table, LocalDenseTable):
+        raise KVError(f"a read or write without keys needs a dense table, not {table!r}")
+    return table
+
+
+def plain(value: Any) -> Any:
+    """A copy of `value` as it would arrive over a network: tuples become lists, arrays are copied.
+
+    Raises:
+        KVError: it is made of other types than msgpack's and NumPy arrays.
+    """
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return value.copy()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        return {plain(key): plain(part) for key, part in value.items()}
+    raise KVError(f"a {type(value).__name__} cannot be sent; use plain Python values or arrays")
