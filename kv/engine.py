@@ -32,6 +32,7 @@ from kv.store.sparse import BATCH, SparseStore
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
+MOST_ROWS = 1 << 20  # in one answer to a scan
 Write = tuple[int, Keys, Values]
 OwnerFilter = Callable[[Keys], NDArray[np.bool_]]
 
@@ -213,9 +214,12 @@ class Engine:
         return self.table(table).store.items(batch)
 
     def scan(self, table: int, start: int, count: int = BATCH) -> tuple[Keys, Values, int]:
-        """A part of `items`: (keys, weights, where to go on), -1 in the last place at the end."""
+        """A part of `items`: (keys, weights, where to go on), -1 in the last place at the end.
+
+        Numbers out of range are brought into it: `start` at 0 or above, `count` from 1 to 2^20.
+        """
         store = self.table(table).store
-        keys, values, stop = store.scan(start, count)
+        keys, values, stop = store.scan(start, min(count, MOST_ROWS))
         return keys, values, stop if stop < store.top else -1
 
     def size(self, table: int) -> int:

@@ -31,6 +31,7 @@ KINDS = ("sparse", "dense")
 MISSING = ("init", "zeros", "error")
 MODES = ("async", "sync")
 MAX_DIM = 1 << 20
+MAX_FLOATS = 1 << 36  # in a dense table
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,8 @@ def sides(table: str, shape: Sequence[int]) -> tuple[int, ...]:
         found = (0,)
     if any(side < 1 for side in found):
         raise SettingError(f"table {table}", f"a shape has sides of 1 or more, not {shape!r}")
+    if math.prod(found) > MAX_FLOATS:
+        raise SettingError(f"table {table}", f"a dense table of {shape!r} has over 2^36 numbers")
     return found
 
 

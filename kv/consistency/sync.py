@@ -69,13 +69,9 @@ class Synchronous(Mode):
         if self.progress.slowest() is None and self.rounds:
             # all have finished: what was pushed in a step nobody ended still counts
             target = max(target, max(self.rounds) + 1)
-        updates = [
-            summed(self.rounds.pop(number))
-            for number in range(self.clock, target)
-            if number in self.rounds
-        ]
+        closed = sorted(number for number in self.rounds if number < target)
         self.clock = max(self.clock, target)
-        return updates
+        return [summed(self.rounds.pop(number)) for number in closed]
 
 
 def summed(pushes: Round) -> Update:

@@ -27,8 +27,12 @@ def sum_parts(parts: Sequence[Part]) -> Part:
     keys = np.concatenate([part[0] for part in parts])
     unique, inverse = merge_keys(frozen(keys))
     places = np.arange(keys.size) if inverse is None else inverse
-    sums = np.full((unique.size, parts[0][1].shape[1]), -0.0, np.float32)
+    first_keys, first = parts[0]
     start = 0
+    if first_keys.size == unique.size:  # as with dense tables: nothing to merge into, so copy
+        sums, start, parts = first.copy(), first_keys.size, parts[1:]
+    else:
+        sums = np.full((unique.size, first.shape[1]), -0.0, np.float32)
     for part_keys, grads in parts:
         add_rows(sums, places[start : start + part_keys.size], frozen(grads))
         start += part_keys.size

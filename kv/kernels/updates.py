@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.kernels.adagrad import adagrad
-from kv.kernels.adam import adam
+from kv.kernels.adam import adam, corrections
 from kv.kernels.momentum import momentum, nesterov
 from kv.kernels.sgd import sgd
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
 
+ADAM_STEPS = 1024  # steps of a row whose corrections are read from a table
 Apply = Callable[[NDArray[np.float32], int, NDArray[np.int64], NDArray[np.float32]], None]
 """(data, dim, rows, grads): one step of the optimiser on these rows, in place."""
 
@@ -38,7 +39,9 @@ def _adagrad(o: Adagrad) -> tuple[Any, ...]:
 
 
 def _adam(o: Adam) -> tuple[Any, ...]:
-    return adam, o.lr, o.beta1, o.beta2, np.float32(o.eps)
+    rates, scales = np.empty(ADAM_STEPS, np.float32), np.empty(ADAM_STEPS, np.float32)
+    corrections(o.lr, o.beta1, o.beta2, rates, scales)
+    return adam, o.lr, o.beta1, o.beta2, np.float32(o.eps), rates, scales
 
 
 KERNELS: dict[type[Optimizer], Callable[[Any], tuple[Any, ...]]] = {

@@ -166,11 +166,12 @@ class SparseStore:
                 yield keys, values
 
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
-        """The rows numbered from `start`, `count` of them: (keys, weights, where to go on).
+        """The rows numbered from `start`, `count` or fewer: (keys, weights, where to go on).
 
         The scan is over when the returned number is not below `top`.
         """
-        stop = min(start + count, self.top)
+        start = max(start, 0)
+        stop = min(start + max(count, 1), self.top)
         rows = start + np.flatnonzero(self.used[start:stop])
         rows = rows[np.argsort(self.keys[rows])]
         out = np.empty((rows.size, self.dim), np.float32)
@@ -252,6 +253,12 @@ class SparseStore:
     def _reserve(self, nbytes: int, capacity: int) -> None:
         """Reserve address space for rows; with less of it if the system grants no more."""
         row_bytes = 4 * self.stride
+        if capacity * row_bytes > arena.physical_memory():
+            raise ArenaFullError(
+                self.spec.name,
+                f"{capacity} rows of {row_bytes} bytes are more than this machine's memory of "
+                f"{arena.physical_memory()} bytes; use more servers",
+            )
         least = max(capacity, arena.LEAST // row_bytes, 1)
         count = max(least, min(nbytes, arena.MOST) // row_bytes)
         while True:

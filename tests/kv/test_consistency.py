@@ -139,6 +139,16 @@ def test_what_the_last_worker_leaves_is_applied() -> None:
     assert mode.clock == 1
 
 
+def test_a_worker_that_skips_very_far_costs_nothing() -> None:
+    progress, mode = sync(1)
+    mode.on_push(0, 3, update([1]))
+
+    progress.step(0, 10**15)
+
+    assert [as_dict(u) for u in mode.on_step()] == [{1: 1.0}]
+    assert mode.clock == 10**15 + 1
+
+
 def test_a_table_defined_late_starts_at_the_workers_round() -> None:
     progress = Progress(2)
     for rank in range(2):

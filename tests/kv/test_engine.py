@@ -395,6 +395,18 @@ def test_scanning_in_parts_reads_each_row_once(batch: int) -> None:
     assert sorted(np.concatenate([k for k, _ in engine.items(table, batch)])) == sorted(seen)
 
 
+@pytest.mark.parametrize(("start", "count"), [(-7, 3), (0, -1), (0, 2**62), (2**62, 5)])
+def test_scanning_out_of_range_is_brought_into_it(start: int, count: int) -> None:
+    engine = Engine(1)
+    table = engine.define(spec())
+    engine.pull(table, keys_of(1, 2, 3, 4))
+
+    keys, values, go_on = engine.scan(table, start, count)
+
+    assert keys.size == len(values) <= 4
+    assert go_on == -1 or 0 < go_on < 4
+
+
 def test_answers_are_the_callers_to_keep() -> None:
     engine = Engine(1)
     table = engine.define(spec())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv.kernels.jit import frozen
-from kv.kernels.updates import KERNELS, update_of
+from kv.kernels.updates import ADAM_STEPS, KERNELS, update_of
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
 
 F = np.float32
@@ -141,6 +141,21 @@ def test_fifty_steps_equal_torch(optimizer: Optimizer) -> None:
         twin.step()
 
     np.testing.assert_allclose(data[:, :6], weights.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [Adam(lr=0.1), Adam(lr=0.1, beta1=0.0, beta2=0.5)])
+def test_adams_corrections_go_on_where_their_table_ends(optimizer: Adam) -> None:
+    dim, rows = 3, np.arange(20)
+    data = arena(optimizer, dim, 5)
+    data[:, 3 * dim] = ADAM_STEPS - 10 + rows  # some counts before the end, some behind it
+    data[:, dim : 3 * dim] = 0.25
+    expected = data.astype(np.float64)
+    grads = frozen(np.ones((20, dim), F))
+
+    update_of(optimizer)(data, dim, rows, grads)
+
+    in_numpy(optimizer, expected, dim, rows, grads.astype(np.float64))
+    np.testing.assert_allclose(data, expected, rtol=2e-6)
 
 
 def test_adams_count_of_a_row_stops_growing_without_harm() -> None:

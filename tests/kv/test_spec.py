@@ -23,7 +23,7 @@ SPECS = [
     TableSpec.dense("w", (144, 64), optimizer=Adam()),
     TableSpec.dense("scalar", ()),
 ]
-SHAPES = [(), (1,), (16,), (17,), (64, 1), (BLOCK,), (BLOCK + 1,), (3, BLOCK), (7, 11, 131)]
+SHAPES = [(), (1,), (16,), (17,), (64, 1), (BLOCK,), (BLOCK + 1,), (3, BLOCK), (7, 11, 1310)]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
@@ -74,6 +74,7 @@ def test_rows_start_apart_only_where_they_start_by_themselves() -> None:
         (lambda: TableSpec("a", kind="wide"), "kind must be sparse or dense"),
         (lambda: TableSpec.dense("a", (3, 0)), "a shape has sides of 1 or more, not (3, 0)"),
         (lambda: TableSpec.dense("a", (2.5,)), "a shape has sides of 1 or more, not (2.5,)"),
+        (lambda: TableSpec.dense("a", (2**20, 2**17)), "has over 2^36 numbers"),
         (lambda: TableSpec.dense("a", 5), "a shape has sides of 1 or more, not 5"),
         (lambda: TableSpec("a", "dense", 8, (3,)), "blocks of a dense (3,) have dim 16, not 8"),
         (lambda: TableSpec.from_dict({"name": "a"}), "a definition has the fields"),

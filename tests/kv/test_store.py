@@ -249,6 +249,13 @@ def test_less_address_space_is_taken_where_the_system_grants_no_more(
     store.pull(as_array({1}))
 
 
+def test_more_rows_than_memory_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena, "physical_memory", lambda: 1 << 20)
+
+    with pytest.raises(ArenaFullError, match="40000 rows of 32 bytes are more than this machine"):
+        make(capacity=40_000)
+
+
 def test_a_table_that_gets_no_address_space_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(shape: tuple[int, ...], dtype: object) -> np.ndarray:
         raise OSError(12, "Cannot allocate memory")
