@@ -70,11 +70,11 @@ def duckdb_csv(path: Path) -> str:
 
 
 def polars_sort(raw: Path, work: Path) -> None:
-    import polars as pl
-
     users = polars_csv(raw / "raw_sample.csv").select("user").unique().with_row_index("code")
     behaviors = polars_csv(raw / "behavior_log.csv").join(users, on="user").drop("user")
-    behaviors.sort("code", "btag", "time_stamp").sink_parquet(work / "b.parquet", engine="streaming")
+    behaviors.sort("code", "btag", "time_stamp").sink_parquet(
+        work / "b.parquet", engine="streaming"
+    )
 
 
 def polars_count(raw: Path, work: Path) -> None:

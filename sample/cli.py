@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from sample.errors import SampleError
+
+NEEDED = {"duckdb", "numba", "numpy", "pyarrow", "tqdm"}
 
 
 @click.group(epilog="Each command has its own --help with an example.")
@@ -40,12 +44,10 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> None:
     Example:
       pslite-sample generate --out RAW --impressions 200000 --behaviors 1000000 --seed 1
     """
-    from sample.generate import generate as run
+    with _plain_errors():
+        from sample.generate import generate as run
 
-    try:
         found = run(out, impressions, behaviors, seed)
-    except SampleError as error:
-        _fail(error)
     click.echo(
         f"{found['impressions']} impressions ({found['ctr']:.2%} clicked) of "
         f"{found['users']} users and {found['ads']} ads, {found['behaviors']} behaviours, "
@@ -81,12 +83,10 @@ def join(
     Example:
       pslite-sample join --raw RAW --out SAMPLES --memory 4GB
     """
-    from sample.join import join as run
+    with _plain_errors():
+        from sample.join import join as run
 
-    try:
         found = run(raw, out, compat=compat, format=form, memory=memory, max_bad=max_bad, temp=temp)
-    except SampleError as error:
-        _fail(error)
     _report(found)
 
 
@@ -110,6 +110,17 @@ def _shown(value: float | None) -> str:
     return "unknown (no click or nothing else)" if value is None else f"{value:.4f}"
 
 
-def _fail(error: SampleError) -> NoReturn:
-    click.echo(f"error: {error}", err=True)
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """A mistake of the user's ends the command with one line and exit code 1."""
+    try:
+        yield
+    except SampleError as error:
+        click.echo(f"error: {error}", err=True)
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] not in NEEDED:
+            raise
+        click.echo(f"error: {error.name} is not installed; pip install 'pslite[ctr]'", err=True)
+    else:
+        return
     sys.exit(1)

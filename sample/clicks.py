@@ -103,14 +103,15 @@ def _interest(shows: Shows, behaviors: Behaviors, cate: Ints, brand: Ints) -> Fl
         log = _Log(behaviors.user[chosen], values[chosen], behaviors.time[chosen])
         logit += effect * (log.count(shows.user, wanted, before, today) > 0)
     viewed = behaviors.action == PV
-    log = _Log(behaviors.user[viewed], behaviors.cate[viewed], behaviors.time[viewed])
-    logit += SEEN_TODAY * (log.count(shows.user, cate, today, shows.time) > 0)
-    log = _Log(
-        behaviors.user[viewed], np.zeros_like(behaviors.user[viewed]), behaviors.time[viewed]
+    user, viewed_cate, time = (
+        column[viewed] for column in (behaviors.user, behaviors.cate, behaviors.time)
     )
+    log = _Log(user, viewed_cate, time)
+    logit += SEEN_TODAY * (log.count(shows.user, cate, today, shows.time) > 0)
+    log = _Log(user, np.zeros_like(user), time)  # which are by (user, time) already
     last = log.position(shows.user, 0, shows.time) - 1
-    same = (last >= 0) & (log.position(shows.user, 0, today) <= last)
-    logit += SEEN_LAST * (same & (behaviors.cate[viewed][last] == cate))
+    seen = np.flatnonzero(log.position(shows.user, 0, today) <= last)
+    logit[seen] += SEEN_LAST * (viewed_cate[last[seen]] == cate[seen])
     return logit
 
 

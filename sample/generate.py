@@ -12,31 +12,23 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from sample import clicks, world
+from sample.clicks import Effects
 from sample.errors import OutputError, SettingError
-from sample.schema import ACTIONS
+from sample.rawwriter import RawWriter
 from sample.truth import figures
-from sample.world import BLOCK_EVENTS, END, Behaviors, Catalogue, Profiles, Shows
+from sample.world import BLOCK_EVENTS, END, Catalogue, Ints, Shows
 
 CTR = 0.05
 TEST_DAY = END - 86400
-PIDS = np.array(["430548_1007", "430539_1007"])
-HEADERS = {
-    "raw_sample.csv": "user,time_stamp,adgroup_id,pid,nonclk,clk",
-    "ad_feature.csv": "adgroup_id,cate_id,campaign_id,customer,brand,price",
-    "user_profile.csv": "userid,cms_segid,cms_group_id,final_gender_code,age_level,pvalue_level,"
-    "shopping_level,occupation,new_user_class_level ",  # the published file has that blank
-    "behavior_log.csv": "user,time_stamp,btag,cate,brand",
-}
 
 
 def generate(out: Path, impressions: int, behaviors: int, seed: int) -> dict[str, Any]:
@@ -66,8 +58,8 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> dict[str
     try:
         found = _write(work, impressions, behaviors, seed)
         (work / "truth.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        for path in sorted(work.iterdir()):
-            os.replace(path, out / path.name)
+        for path in sorted(work.iterdir(), key=lambda path: path.name == "truth.json"):
+            os.replace(path, out / path.name)  # truth.json last: where it is, all is
     except OSError as error:
         raise OutputError(f"{error.filename}: {error.strerror}") from error
     finally:
@@ -75,57 +67,89 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> dict[str
     return found
 
 
+class _Truth(NamedTuple):
+    """What is known of impressions, in the order of the rows of raw_sample.csv."""
+
+    probability: NDArray[np.float64]
+    clicked: NDArray[np.bool_]
+    is_test: NDArray[np.bool_]
+
+
 def _write(work: Path, impressions: int, behaviors: int, seed: int) -> dict[str, Any]:
+    """Write all but truth.json, and give what that is to hold."""
     rng = np.random.default_rng([seed, 0])
     catalogue = world.make_catalogue(rng, impressions)
     effects = clicks.make_effects(rng, catalogue)
     users = len(catalogue.user_ids)
-    block = max(users * BLOCK_EVENTS // (impressions + behaviors), 1)
     shown = rng.multinomial(impressions, _activity(rng, users, 0.8))
     acted = rng.multinomial(behaviors, _activity(rng, users, 0.9))
-    streams = {name: (work / name).open("wb") for name in HEADERS}
-    for name, header in HEADERS.items():
-        streams[name].write(header.encode() + b"\n")
-    _write_ads(streams["ad_feature.csv"], catalogue)
-    truths, intercept = [], None
-    with tqdm(total=impressions, desc="impressions", unit="row", unit_scale=True,
-              disable=None) as bar:  # fmt: skip
-        for number, first in enumerate(range(0, users, block), start=1):
-            rng = np.random.default_rng([seed, number])
-            part = slice(first, first + block)
+    blocks = Blocks(catalogue, effects, seed)
+    size = max(users * BLOCK_EVENTS // (impressions + behaviors), 1)
+    parts = []
+    with (
+        RawWriter(work, catalogue) as writer,
+        tqdm(
+            total=impressions, desc="impressions", unit="row", unit_scale=True, disable=None
+        ) as bar,
+    ):
+        for first in range(0, users, size):
+            part = slice(first, first + size)
             ids = catalogue.user_ids[part]
-            profiles = world.make_profiles(rng, len(ids), catalogue)
-            log = world.make_behaviors(rng, acted[part], profiles, catalogue)
-            shows = world.make_shows(rng, shown[part], profiles, catalogue)
-            logits = clicks.static_logits(rng, shows, log, profiles, catalogue, effects)
-            draws = rng.random(len(logits))
-            cate = catalogue.cate[shows.ad]
-            if intercept is None:
-                intercept = _intercept(logits, draws, shows, cate)
-            probability, clicked = clicks.simulate(logits + intercept, draws, shows, cate)
-            _write_profiles(streams["user_profile.csv"], rng, ids, profiles)
-            _write_behaviors(streams["behavior_log.csv"], rng, ids, log, catalogue)
-            order = rng.permutation(len(logits))
-            _write_shows(streams["raw_sample.csv"], order, ids, shows, clicked, catalogue)
-            truths.append((probability[order], clicked[order], shows.time[order] >= TEST_DAY))
-            bar.update(len(logits))
-    for stream in streams.values():
-        stream.close()
-    probability, clicked, is_test = (np.concatenate(parts) for parts in zip(*truths, strict=True))
-    truth = pa.table({"probability": probability, "clk": clicked.astype(np.int8)})
-    pq.write_table(truth, work / "truth.parquet")
+            parts.append(blocks.write(writer, ids, shown[part], acted[part]))
+            bar.update(len(parts[-1].clicked))
+    truth = _Truth(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    table = pa.table({"probability": truth.probability, "clk": truth.clicked.astype(np.int8)})
+    pq.write_table(table, work / "truth.parquet")
     return {
         "seed": seed,
         "impressions": impressions,
         "behaviors": behaviors,
         "users": users,
         "ads": len(catalogue.ad_ids),
-        "clicks": int(clicked.sum()),
-        "ctr": float(clicked.mean()),
-        **figures(probability, clicked, "all"),
-        **figures(probability[~is_test], clicked[~is_test], "train"),
-        **figures(probability[is_test], clicked[is_test], "test"),
+        "clicks": int(truth.clicked.sum()),
+        "ctr": float(truth.clicked.mean()),
+        **figures(truth.probability, truth.clicked, "all"),
+        **figures(truth.probability[~truth.is_test], truth.clicked[~truth.is_test], "train"),
+        **figures(truth.probability[truth.is_test], truth.clicked[truth.is_test], "test"),
     }
+
+
+class Blocks:
+    """Makes users and what they do, block by block, each from a seed of its own.
+
+    Args:
+        seed: of the log; the n-th block has the seed (seed, n).
+    """
+
+    def __init__(self, catalogue: Catalogue, effects: Effects, seed: int) -> None:
+        self.catalogue, self.effects, self.seed = catalogue, effects, seed
+        self.number = 0
+        self._intercept: float | None = None
+
+    def write(self, writer: RawWriter, ids: Ints, shown: Ints, acted: Ints) -> _Truth:
+        """Make and write one block.
+
+        Args:
+            ids: of its users.
+            shown, acted: impressions and behaviours of each.
+        """
+        self.number += 1
+        rng = np.random.default_rng([self.seed, self.number])
+        profiles = world.make_profiles(rng, len(ids), self.catalogue)
+        log = world.make_behaviors(rng, acted, profiles, self.catalogue)
+        shows = world.make_shows(rng, shown, profiles, self.catalogue)
+        logits = clicks.static_logits(rng, shows, log, profiles, self.catalogue, self.effects)
+        draws, cate = rng.random(len(logits)), self.catalogue.cate[shows.ad]
+        if self._intercept is None and len(logits):  # the first block decides for all
+            self._intercept = find_intercept(logits, draws, shows, cate)
+        probability, clicked = clicks.simulate(
+            logits + (self._intercept or 0.0), draws, shows, cate
+        )
+        order = rng.permutation(len(logits))
+        writer.profiles(rng, ids, profiles)
+        writer.behaviors(rng, ids, log)
+        writer.shows(order, ids, shows, clicked)
+        return _Truth(probability[order], clicked[order], shows.time[order] >= TEST_DAY)
 
 
 def _activity(rng: np.random.Generator, n: int, spread: float) -> NDArray[np.float64]:
@@ -134,8 +158,8 @@ def _activity(rng: np.random.Generator, n: int, spread: float) -> NDArray[np.flo
     return np.asarray(share / share.sum(), np.float64)
 
 
-def _intercept(
-    logits: NDArray[np.float64], draws: NDArray[np.float64], shows: Shows, cate: world.Ints
+def find_intercept(
+    logits: NDArray[np.float64], draws: NDArray[np.float64], shows: Shows, cate: Ints
 ) -> float:
     """What to add to all logits so that the mean probability is CTR; clicks lead to clicks."""
     low, high = -12.0, 6.0
@@ -144,87 +168,3 @@ def _intercept(
         probability, _ = clicks.simulate(logits + middle, draws, shows, cate)
         low, high = (middle, high) if probability.mean() < CTR else (low, middle)
     return (low + high) / 2
-
-
-def _write_ads(stream: BinaryIO, catalogue: Catalogue) -> None:
-    brand = np.where(catalogue.brand < 0, 0, catalogue.brand_ids[catalogue.brand])
-    _write_rows(
-        stream,
-        catalogue.ad_ids,
-        catalogue.cate_ids[catalogue.cate],
-        catalogue.campaign,
-        catalogue.customer,
-        _or(brand, catalogue.brand < 0, "NULL"),
-        catalogue.price,
-    )
-
-
-def _write_profiles(
-    stream: BinaryIO, rng: np.random.Generator, ids: world.Ints, profiles: Profiles
-) -> None:
-    order = rng.permutation(len(ids))
-    order = order[profiles.is_listed[order]]
-    _write_rows(
-        stream,
-        ids[order],
-        profiles.segment[order],
-        profiles.group[order],
-        profiles.gender[order],
-        profiles.age[order],
-        _or(profiles.pvalue[order], profiles.pvalue[order] < 0, ""),
-        profiles.shopping[order],
-        profiles.occupation[order],
-        _or(profiles.city[order], profiles.city[order] < 0, ""),
-    )
-
-
-def _write_behaviors(
-    stream: BinaryIO,
-    rng: np.random.Generator,
-    ids: world.Ints,
-    log: Behaviors,
-    catalogue: Catalogue,
-) -> None:
-    order = rng.permutation(len(log.user))
-    brand = log.brand[order]
-    _write_rows(
-        stream,
-        ids[log.user[order]],
-        log.time[order],
-        pa.DictionaryArray.from_arrays(log.action[order].astype(np.int8), list(ACTIONS)),
-        catalogue.cate_ids[log.cate[order]],
-        _or(np.where(brand < 0, 0, catalogue.brand_ids[brand]), brand < 0, "NULL"),
-    )
-
-
-def _write_shows(
-    stream: BinaryIO,
-    order: world.Ints,
-    ids: world.Ints,
-    shows: Shows,
-    clicked: NDArray[np.bool_],
-    catalogue: Catalogue,
-) -> None:
-    click = clicked[order].astype(np.int8)
-    _write_rows(
-        stream,
-        ids[shows.user[order]],
-        shows.time[order],
-        catalogue.ad_ids[shows.ad[order]],
-        pa.DictionaryArray.from_arrays(shows.pid[order].astype(np.int8), list(PIDS)),
-        1 - click,
-        click,
-    )
-
-
-def _or(values: world.Ints, missing: NDArray[np.bool_], text: str) -> pa.Array:
-    """The values as text, `text` where missing."""
-    texts = pa.array(values).cast(pa.string())
-    return pa.compute.if_else(pa.array(missing), text, texts)
-
-
-def _write_rows(stream: BinaryIO, *columns: Any) -> None:
-    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
-    arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
-    table = pa.table(dict(zip(map(str, range(len(arrays))), arrays, strict=True)))
-    csv.write_csv(table, stream, csv.WriteOptions(include_header=False, quoting_style="none"))

@@ -78,7 +78,9 @@ def join(
                 os.replace(aside / name, Path(out) / name)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise SampleError(f"memory {memory} is too little, give more: {error}") from error
-        except (OSError, pa.ArrowException, duckdb.Error) as error:
+        except duckdb.Error as error:
+            raise SampleError(f"the join failed, nothing was written: {error}") from error
+        except (OSError, pa.ArrowException) as error:
             raise OutputError(f"the join failed, nothing was written: {error}") from error
     return found | {"files": [str(Path(out) / name) for name in found["files"]]}
 
@@ -101,7 +103,8 @@ def _join(
         counts = tables.counts()
         pieces = Pieces(work / "pieces", counts.pop("last_line"), form)
         slices = cut(tables, (memory - OVERHEAD) // 4)
-        with _bar("samples", sum(piece.impressions for piece in slices)) as bar:
+        rows = sum(piece.impressions for piece in slices)
+        with _bar("samples", rows) as bar, pieces:
             walk = Walk(tables, compat)
             for piece in slices:
                 pieces.add(walk.samples(piece))
@@ -110,12 +113,13 @@ def _join(
     finally:
         tables.close()
     files = [f"train.{form}", f"test.{form}"]
-    train, test = (Writer(out / name, form) for name in files)
-    with _bar("writing", sum(piece.impressions for piece in slices)) as bar:
-        for rows in write(pieces, train, test):
-            bar.update(rows)
-    train.close()
-    test.close()
+    with (
+        Writer(out / files[0], form) as train,
+        Writer(out / files[1], form) as test,
+        _bar("writing", rows) as bar,
+    ):
+        for written in write(pieces, train, test):
+            bar.update(written)
     clock.stop("write")
     return {
         "train": train.rows,

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ _TAB, _NEWLINE, _EMPTY = (pa.scalar(text, pa.large_string()) for text in ("\t", 
 
 
 class Pieces:
-    """Samples aside in a work file.
+    """Samples aside in a work file: added in a `with` block, read after it.
 
     Args:
         path: new file.
@@ -43,6 +43,12 @@ class Pieces:
         self._codec = pa.Codec("lz4")
         # of each range: place, bytes in the file and bytes when unpacked of each slice's part
         self._places: list[list[tuple[int, int, int]]] = [[] for _ in range(self.ranges)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.close()
 
     def add(self, samples: pa.Table) -> None:
         """Keep the samples of one slice: columns `line`, rising, `day`, and SCHEMA."""
@@ -61,7 +67,6 @@ class Pieces:
 
     def in_order(self) -> Iterator[pa.Table]:
         """The samples, range by range, each as it comes; `line` gives their order."""
-        self._stream.close()
         with self.path.open("rb") as stream:
             for places in self._places:
                 batches = []
@@ -108,13 +113,16 @@ class Writer:
         for chunk in samples["text"].chunks:
             self._stream.write(_bytes(chunk))
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Finish the file and see it on the disk."""
-        if self._parquet is not None:
-            self._parquet.close()
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
+        with self._stream:
+            if self._parquet is not None:
+                self._parquet.close()
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
 
 
 def write(pieces: Pieces, train: Writer, test: Writer) -> Iterator[int]:

@@ -15,7 +15,6 @@ import duckdb
 import pyarrow as pa
 from tqdm import tqdm
 
-from sample.errors import SampleError
 from sample.rawfiles import (
     AD_FEATURE,
     BEHAVIOR_LOG,
@@ -63,14 +62,16 @@ class Tables:
             ("users", "user", "profile", "userid", PROFILE),
             ("ads", "adgroup_id", "feature", "adgroup_id", AD),
         ):
-            self.db.execute(
+            self._run(
                 f"""CREATE TABLE {table} AS
                 SELECT k.code, k.key, {", ".join(f"f.{name}" for name in columns)}
                 FROM (SELECT "{key}" AS key, row_number() OVER (ORDER BY "{key}") - 1 AS code
                       FROM (SELECT DISTINCT "{key}" FROM raw)) AS k
                 LEFT JOIN {features} AS f ON f.{source} = k.key ORDER BY k.code"""
             )
-        self.db.execute(_impressions(compat))
+        with tqdm(total=1, desc="shows and clicks of windows", disable=None) as bar:
+            self._run(_impressions(compat))
+            bar.update()
         self.db.execute("DROP TABLE raw; DROP TABLE profile; DROP TABLE feature")
         first, last = self.db.execute(
             f"SELECT (min({DAY}) - {TOP_DAYS}) * 86400 - 28800, max(ts) FROM impressions"
@@ -84,6 +85,14 @@ class Tables:
             WHERE ts BETWEEN {first or 0} AND {last or 0} ORDER BY user_code, action, ts""",
         )
 
+    def _run(self, statement: str) -> None:
+        try:
+            self.db.execute(statement)
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # how DuckDB passes a Ctrl-C on
+                raise KeyboardInterrupt from None
+            raise
+
     def counts(self) -> dict[str, int]:
         """`users`, `ads` and `behaviors` kept, and the `last_line` of raw_sample.csv that is."""
         found = self.db.execute(
@@ -96,21 +105,21 @@ class Tables:
     def _read(self, file: RawFile, table: str, select: str) -> None:
         """Make `table` of what `select` makes of the lines of a file, called `batches` there."""
         path = self.raw / file.name
-        failed: list[SampleError | OSError] = []
+        failed: list[BaseException] = []
         with tqdm(total=path.stat().st_size, desc=file.name, unit="B", unit_scale=True,
                   disable=None) as bar:  # fmt: skip
 
             def batches() -> Iterator[pa.RecordBatch]:
-                # an error raised inside DuckDB's scan would come out as one of DuckDB's
+                # what is raised inside DuckDB's scan would come out as an error of DuckDB's
                 try:
                     yield from read_batches(path, file, self.bad, bar.update)
                     bar.set_description(f"{file.name}, sorting")
-                except (SampleError, OSError) as error:
+                except (Exception, KeyboardInterrupt) as error:
                     failed.append(error)
 
             reader = pa.RecordBatchReader.from_batches(file.schema, batches())
             self.db.register("batches", reader)
-            self.db.execute(f"CREATE TABLE {table} AS {select}")
+            self._run(f"CREATE TABLE {table} AS {select}")
             self.db.unregister("batches")
         if failed:
             raise failed[0]

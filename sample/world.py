@@ -20,7 +20,7 @@ FIRST_DAY = 1494000000  # 2017-05-06 00:00 Asia/Shanghai; 22 days earlier the be
 DAYS_BEFORE, DAYS = 22, 8
 END = FIRST_DAY + DAYS * 86400
 
-BLOCK_EVENTS = 4_000_000  # impressions and behaviours of a block of users, about
+BLOCK_EVENTS = 2_000_000  # impressions and behaviours of a block of users, about
 USER_SHARE, AD_SHARE = 20, 100  # impressions a user and an ad have on average
 INTERESTS = 5  # cates a user comes back to
 
@@ -82,7 +82,7 @@ def make_catalogue(rng: Rng, impressions: int) -> Catalogue:
         brand=brand,
         campaign=_ids(rng, n_ads)[rng.integers(0, max(n_ads // 2, 1), n_ads)],
         customer=_ids(rng, n_ads)[rng.integers(0, max(n_ads // 4, 1), n_ads)],
-        price=np.round(np.exp(level + rng.normal(0.0, 0.7, n_ads)), 1),
+        price=np.maximum(np.round(np.exp(level + rng.normal(0.0, 0.7, n_ads)), 1), 0.1),
         cumulative=np.concatenate([[0.0], np.cumsum(share / share.sum())]),
         cate_bounds=np.searchsorted(cate, np.arange(n_cates + 1)),
         cate_ids=_ids(rng, n_cates),

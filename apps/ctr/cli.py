@@ -180,5 +180,10 @@ def worker(run: Path, verbose: bool) -> None:
     with clear_errors(verbose):
         from apps.ctr.job import RunFolder
         from apps.ctr.run import run_worker
+        from postoffice.errors import ClusterStoppedError
+        from pslite.lifecycle import CONSEQUENCE
 
-        run_worker(RunFolder(path=run), click.echo)
+        try:
+            run_worker(RunFolder(path=run), click.echo)
+        except ClusterStoppedError:  # who failed has said so
+            sys.exit(CONSEQUENCE)

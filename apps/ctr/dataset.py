@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from apps.ctr.batch import Blocks, Rows
 from apps.ctr.errors import DataError
-from apps.ctr.parquet_source import ParquetSource
+from apps.ctr.parquet_source import WINDOW_ROWS, ParquetSource
 from apps.ctr.schema import Schema
 from apps.ctr.text_source import TextSource
 
@@ -37,10 +37,13 @@ class Source(Protocol):
     def read(self, chunk: int) -> Iterator[Rows]: ...
 
 
-def open_source(path: str | Path, blocks: Blocks, *, labelled: bool = True) -> Source:
+def open_source(
+    path: str | Path, blocks: Blocks, *, window_rows: int = WINDOW_ROWS, labelled: bool = True
+) -> Source:
     """The source of a file of final features: Parquet by its first bytes, else text.
 
     Args:
+        window_rows: see `ParquetSource`; rows are shuffled within windows, so more mix better.
         labelled: whether a row without a label is an error; text always has labels.
 
     Raises:
@@ -52,7 +55,7 @@ def open_source(path: str | Path, blocks: Blocks, *, labelled: bool = True) -> S
     except OSError as error:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
     if is_parquet:
-        return ParquetSource(path, blocks, labelled=labelled)
+        return ParquetSource(path, blocks, window_rows, labelled=labelled)
     return TextSource(path, blocks)
 
 

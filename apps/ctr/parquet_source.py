@@ -20,7 +20,7 @@ from apps.ctr.columns import block_of, check_labels
 from apps.ctr.errors import DataError
 from apps.ctr.schema import Schema, schema_of
 
-WINDOW_ROWS = 65_536
+WINDOW_ROWS = 8_192
 FEATURES_METADATA = b"pslite.features"
 
 

@@ -13,6 +13,7 @@ from apps.ctr.dataset import Dataset, open_source
 from apps.ctr.errors import CtrError
 from apps.ctr.job import RunFolder, TrainJob, read_train_job, write_json
 from apps.ctr.models import network_class
+from apps.ctr.parquet_source import WINDOW_ROWS
 from apps.ctr.progress import Progress
 from apps.ctr.savedmodel import save_model
 from apps.ctr.trainer import TrainResult, train_together, train_worker
@@ -21,6 +22,8 @@ from kv.protocols import Worker
 from pslite.config import JobConfig
 
 Say = Callable[[str], None]
+
+SHUFFLED_ROWS = 65_536  # rows within which a shuffle mixes, besides the order of row groups
 
 
 def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
@@ -71,7 +74,9 @@ def open_datasets(job: TrainJob) -> tuple[Dataset, Dataset | None]:
     """Training and test data of a job, checked to have the same features."""
     blocks = network_class(job.conf.net.model).blocks
     is_read_again = job.conf.train.epoch > 1 or (job.mode != "cluster" and job.workers > 1)
-    data = Dataset(open_source(job.train, blocks), job.conf.train.cache if is_read_again else 0)
+    window_rows = SHUFFLED_ROWS if job.conf.train.shuffle else WINDOW_ROWS
+    source = open_source(job.train, blocks, window_rows=window_rows)
+    data = Dataset(source, job.conf.train.cache if is_read_again else 0)
     if job.test is None:
         return data, None
     test = Dataset(open_source(job.test, blocks))

@@ -19,7 +19,7 @@ AD = ["cate_id", "campaign_id", "customer", "brand", "price"]
 TEST_DAY = (1494604800 + 28800) // 86400
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def rows_of(path: Path) -> list[dict]:
     lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
     names = [name.strip() for name in lines[0].split(",")]
     return [dict(zip(names, line.split(","), strict=True)) for line in lines[1:] if line]
@@ -40,16 +40,16 @@ def reference_join(raw: Path, compat: bool) -> tuple[str, str]:
     ads = {row["adgroup_id"]: row for row in rows_of(raw / "ad_feature.csv")}
     behaviors = rows_of(raw / "behavior_log.csv")
     for row in impressions + behaviors:
-        row["t"] = int(row["time_stamp"])  # type: ignore[assignment]
+        row["t"] = int(row["time_stamp"])
     texts: tuple[list[str], list[str]] = ([], [])
     for row in impressions:
         sample = one_sample(row, impressions, profiles, ads, behaviors, compat)
         assert list(sample) == list(SCHEMA)
-        texts[day(row["t"]) >= TEST_DAY].append("\t".join(sample.values()) + "\n")  # type: ignore[arg-type]
+        texts[day(row["t"]) >= TEST_DAY].append("\t".join(sample.values()) + "\n")
     return "".join(texts[0]), "".join(texts[1])
 
 
-def one_sample(row, impressions, profiles, ads, behaviors, compat) -> dict[str, str]:
+def one_sample(row, impressions, profiles, ads, behaviors, compat):
     t, user, ad = row["t"], row["user"], row["adgroup_id"]
     sample = {n: row[n] for n in ("user", "time_stamp", "adgroup_id", "pid", "nonclk", "clk")}
     monday_is_0 = (day(t) + 3) % 7
@@ -108,7 +108,7 @@ def one_sample(row, impressions, profiles, ads, behaviors, compat) -> dict[str, 
     return sample
 
 
-def click_columns(clicks, hour, hours, ads) -> dict[str, str]:
+def click_columns(clicks, hour, hours, ads):
     """`clicks` of the window, in the order of the raw file."""
     past = [c for c in clicks if c["t"] // 3600 < hour]
     past.sort(key=lambda c: c["t"] // 3600)  # stable: within an hour the raw file's order stays
