@@ -48,7 +48,8 @@ class Gatherer:
             return None
         workers = self._office.members(Role.WORKER)
         come = self._come.setdefault(number, {})
-        come[0] = value
+        arrays: list[NDArray[Any]] = []
+        come[0] = _unpack(_pack(value, arrays), arrays)  # as it would come from elsewhere
         self._office.wait(lambda: len(come) == len(workers))
         del self._come[number]
         return [come[rank] for rank in sorted(come)]

@@ -110,10 +110,15 @@ class TableServer:
         return Message(answer_to(meta, clocks=self._clocks(meta)), list(values))
 
     def _push(self, message: Message) -> Message:
-        rank = _worker_rank(message.meta)
+        tables = self._tables(message.meta)
+        clocks = {clock for _, clock in tables}
+        if len(clocks) > 1:
+            raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
         pairs = zip(message.arrays[::2], message.arrays[1::2], strict=True)
-        for (number, clock), (keys, grads) in zip(self._tables(message.meta), pairs, strict=True):
-            self.engine.push(number, rank, clock, keys, grads)
+        writes = [
+            (number, keys, grads) for (number, _), (keys, grads) in zip(tables, pairs, strict=True)
+        ]
+        self.engine.push_many(_worker_rank(message.meta), clocks.pop() if clocks else 0, writes)
         return Message(answer_to(message.meta, clocks=self._clocks(message.meta)))
 
     def _step(self, message: Message) -> Message:

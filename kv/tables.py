@@ -104,7 +104,10 @@ class RemoteWorker:
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = spec.resolved(self._mode, self._seed)
         self.ask_all(Command.DEFINE, body=spec.to_dict())
-        self._has_rounds |= spec.mode != "async"
+        if spec.mode != "async" and not self._has_rounds:
+            self._has_rounds = True
+            if self._steps:  # those before the first table with rounds were not said
+                self.ask_all(Command.STEP, body={"clock": self._steps - 1})
         return spec
 
     # -- moving values --------------------------------------------------------------------

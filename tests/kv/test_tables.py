@@ -272,6 +272,37 @@ def test_sync_rounds_go_on_when_a_worker_has_finished() -> None:
     assert results == [-14.0, 0.0, -14.0]
 
 
+def test_a_table_with_rounds_may_come_after_many_steps() -> None:
+    with local_cluster(servers=2, workers=2, mode="async") as nodes:
+
+        def program(worker: RemoteWorker) -> float:
+            plain = worker.sparse_table("plain", 1)
+            for _ in range(3 + worker.rank):
+                plain.push([1], [[1.0]])
+                worker.step()
+            rounds = worker.sparse_table(
+                "rounds", 1, optimizer=SGD(lr=1), initializer=Zeros(), mode="sync"
+            )
+            for _ in range(4 - worker.rank):
+                rounds.push([1], [[1.0]])
+                worker.step()
+            return float(rounds.pull([1])[0, 0])
+
+        assert nodes.run(program) == [-7.0, -7.0]
+
+
+def test_a_push_to_many_tables_is_applied_whole_or_not_at_all() -> None:
+    with local_cluster() as nodes:
+        (worker,) = nodes.workers
+        a = worker.sparse_table("a", 1, initializer=Zeros())
+        b = worker.sparse_table("b", 1, initializer=Zeros())
+
+        with pytest.raises(NonFiniteError, match="table b"):
+            worker.wait(worker.push_many([(a, [1], [[1.0]]), (b, [1], [[np.inf]])]))
+
+        assert len(a) == 0
+
+
 def test_values_are_gathered_in_rank_order() -> None:
     with local_cluster(workers=3) as nodes:
 
