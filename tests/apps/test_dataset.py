@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,33 @@ def test_what_is_kept_in_memory_does_not_change_the_batches(
 
     for _ in range(3):
         assert_same_rows(all_rows(data, shuffle=(3, 1)), expected)
+
+
+def test_a_window_that_is_not_kept_is_forgotten_once_its_rows_are_used(
+    tmp_path: Path, generate: Callable[..., Any]
+) -> None:
+    """So a file may be larger than memory, whatever the number of its rows."""
+    path = generate(rows=400, seed=8).write_parquet(tmp_path / "f.parquet", row_group_size=50)
+    source = ParquetSource(path, BLOCKS, 10)
+    windows: list[weakref.ref[Rows]] = []
+
+    class Watched:
+        path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
+
+        def read(self, chunk: int) -> Any:
+            for window in source.read(chunk):
+                windows.append(weakref.ref(window))
+                yield window
+                del window
+
+    alive = []
+    for batch in Dataset(Watched()).batches(16):
+        batch.rows()
+        del batch
+        alive.append(sum(window() is not None for window in windows))
+
+    assert len(windows) == 40
+    assert max(alive) <= 3
 
 
 def test_a_cached_file_is_read_once(tmp_path: Path, generate: Callable[..., Any]) -> None:
