@@ -90,7 +90,6 @@ def run(folder: Path, mode: str, *more: str) -> Any:
     return CliRunner().invoke(main, [*args, *settings])
 
 
-@pytest.mark.slow
 def test_processes_in_sync_mode_equal_one_process(folder: Path) -> None:
     for mode in ("local", "cluster"):
         result = run(folder, mode)
@@ -104,9 +103,10 @@ def test_processes_in_sync_mode_equal_one_process(folder: Path) -> None:
         assert cluster[figure] == local[figure]
 
 
-@pytest.mark.slow
 def test_a_worker_process_that_fails_ends_the_run(folder: Path) -> None:
-    result = run(folder, "cluster", "sparse_dict.optimizer=sgd", "sparse_dict.learning_rate=1e38")
+    explode = ["optimizer.optimizer=sgd", "optimizer.learning_rate=1e30"]
+
+    result = run(folder, "cluster", *explode)
 
     assert result.exit_code == 2
     assert "pslite-ctr: error: the cluster ended with exit code" in result.output
