@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,19 +87,6 @@ def run(folder: Path, mode: str, *more: str) -> Any:
     args += ["--servers", "2", "--workers", "2", "--sync", "--out", str(out)]
     settings = [part for text in [*CONF, *more] for part in ("--set", text)]
     return CliRunner().invoke(main, [*args, *settings])
-
-
-def test_processes_in_sync_mode_equal_one_process(folder: Path) -> None:
-    for mode in ("local", "cluster"):
-        result = run(folder, mode)
-        assert result.exit_code == 0, result.output
-
-    local, cluster = (
-        json.loads((folder / mode / "metrics.json").read_text()) for mode in ("local", "cluster")
-    )
-    assert (cluster["servers"], cluster["workers"]) == (2, 2)
-    for figure in ("digest", "test_auc", "test_logloss", "train_logloss", "train_samples"):
-        assert cluster[figure] == local[figure]
 
 
 def test_a_worker_process_that_fails_ends_the_run(folder: Path) -> None:

@@ -228,6 +228,64 @@ def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "z.parquet", BLOCKS)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "problem"),
+    [
+        ("sparse_ad/001_x", pa.array([1, -1]), "as int64: Integer value -1 not in range"),
+        ("sparse_ad/001_x", pa.array([1.0, 1.5]), "1.5"),
+        ("sparse_ad/001_x", pa.array(["1", "b"]), "as string: Failed to parse string: 'b'"),
+        ("sparse_ad/001_x", pa.array([[1], [-2]]), "Integer value -2 not in range"),
+        ("dense_ad/001_x", pa.array(["1", "b"]), "as string: Failed to parse string: 'b'"),
+        ("dense_ad/001_x", pa.array([1.0, float("inf")]), "is inf; dense values must be finite"),
+        ("dense_ad/001_x", pa.array([1.0, 1e300]), "is inf; dense values must be finite"),
+    ],
+)
+def test_a_column_of_another_kind_is_named(
+    tmp_path: Path, name: str, values: pa.Array, problem: str
+) -> None:
+    pq.write_table(pa.table({"label": [1.0, 0.0], name: values}), tmp_path / "f.parquet")
+
+    with pytest.raises(DataError) as caught:
+        all_rows(Dataset(open_source(tmp_path / "f.parquet", BLOCKS)))
+
+    assert f"feature {name}" in str(caught.value)
+    assert problem in str(caught.value)
+
+
+def test_columns_of_other_number_types_and_nulls_are_read(tmp_path: Path) -> None:
+    columns = {
+        "label": pa.array([1, 0, 1], pa.int8()),
+        "dense_user/001_a": pa.array([1, None, 3], pa.int64()),
+        "sparse_user/001_b": pa.array([7, None, 0], pa.int32()),
+        "sparse_user/002_c": pa.array([[5, None, 6], None, []], pa.list_(pa.int64())),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "f.parquet")
+
+    found = all_rows(Dataset(open_source(tmp_path / "f.parquet", BLOCKS)))
+
+    block = found.blocks["x"]
+    assert found.labels.tolist() == [1, 0, 1]
+    assert block.dense.tolist() == [[1], [0], [3]]
+    assert (block.keys.tolist(), block.lengths.tolist()) == ([7, 5, 6], [[1, 2], [0, 0], [0, 0]])
+
+
+def test_damaged_files_are_named(tmp_path: Path, generate: Callable[..., Any]) -> None:
+    made = generate(rows=2000, seed=3)
+    path = made.write_parquet(tmp_path / "f.parquet")
+    data = bytearray(path.read_bytes())
+    data[5_000:15_000] = bytes(10_000)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"f\.parquet: is damaged"):
+        all_rows(Dataset(open_source(path, BLOCKS)))
+    (tmp_path / "f.tsv").write_bytes("\n".join(made.lines()).encode() + b"\n\xff\xfe\n")
+    with pytest.raises(DataError, match=r"f\.tsv, line 1: is no UTF-8 text"):
+        all_rows(Dataset(open_source(tmp_path / "f.tsv", BLOCKS)))
+    packed = gzip.compress((tmp_path / "f.tsv").read_bytes())
+    (tmp_path / "f.tsv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        all_rows(Dataset(open_source(tmp_path / "f.tsv.gz", BLOCKS)))
+
+
 def test_another_set_of_features_is_refused(tmp_path: Path, generate: Callable[..., Any]) -> None:
     schema = open_source(generate(rows=2, seed=1).write_text(tmp_path / "a.tsv"), BLOCKS).schema
     (tmp_path / "b.tsv").write_text("id#1\t1\t1\t\t\t2\t\t\n")

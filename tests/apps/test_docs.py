@@ -34,7 +34,7 @@ def test_the_network_in_the_documentation_can_be_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "conf").glob("fnn*.ini")) + [ROOT / "conf/dssm.ini"]
+    "path", [*sorted((ROOT / "conf").glob("fnn*.ini")), ROOT / "conf/dssm.ini"]
 )
 def test_the_model_inis_are_right_to_the_last_key(
     path: Path, caplog: pytest.LogCaptureFixture
