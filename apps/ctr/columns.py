@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ from apps.ctr import kernels
 from apps.ctr.batch import Block, starts_of
 from apps.ctr.errors import DataError
 from kv.kernels.jit import frozen
+
+T = TypeVar("T")
 
 MOST_VALUES = np.iinfo(np.uint16).max
 
@@ -31,17 +33,18 @@ def block_of(
         dense: float arrays; null reads 0.
         sparse: arrays of uint64, or of lists of uint64; null and 0 are unknown.
     Raises:
-        DataError: a dense value is not finite, or one feature has over 65 535 values in one row.
+        DataError: a dense value is not finite, a sparse one negative, a column of another type, or
+            one feature has over 65 535 values in one row.
     """
     matrix = np.empty((rows, len(dense)), np.float32)
     for column, (name, values) in enumerate(dense):
-        matrix[:, column] = _floats(values)
+        matrix[:, column] = _read(_floats, values, file, name)
         if not np.isfinite(matrix[:, column]).all():
             row = int(np.flatnonzero(~np.isfinite(matrix[:, column]))[0])
             problem = f"feature {name} is {matrix[row, column]}; dense values must be finite"
             raise DataError(file, problem)
     lengths = np.zeros((rows, len(sparse)), np.uint16)
-    flat = [_flat_values(values) for _, values in sparse]
+    flat = [_read(_flat_values, values, file, name) for name, values in sparse]
     for feature, ((name, _), (values, offsets)) in enumerate(zip(sparse, flat, strict=True)):
         longest = kernels.count_known(values, offsets, lengths, feature)
         if longest > MOST_VALUES:
@@ -69,12 +72,16 @@ def check_labels(labels: NDArray[np.float32], file: str | Path, line: int | None
         raise DataError(file, problem, line=None if line is None else line + int(wrong[0]))
 
 
+def _read(convert: Callable[[Any], T], values: Any, file: str | Path, name: str) -> T:
+    try:
+        return convert(values)
+    except pa.ArrowException as error:
+        kind = f"feature {name}, which the file holds as {values.type}"
+        raise DataError(file, f"{kind}: {' '.join(str(error).split())}") from error
+
+
 def _floats(values: Any) -> NDArray[np.float32]:
-    if values.null_count:
-        values = pc.fill_null(values, pa.scalar(0, values.type))
-    found: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(
-        np.float32, copy=False
-    )
+    found: NDArray[np.float32] = _without_nulls(values, pa.float32()).to_numpy()
     return found
 
 
@@ -89,7 +96,12 @@ def _flat_values(values: Any) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
 
 
 def _keys(values: Any) -> NDArray[np.uint64]:
-    if values.null_count:
-        values = pc.fill_null(values, pa.scalar(0, values.type))
-    found: NDArray[np.uint64] = values.to_numpy(zero_copy_only=False)
-    return frozen(found.astype(np.uint64, copy=False))
+    found: NDArray[np.uint64] = _without_nulls(values, pa.uint64()).to_numpy()
+    return frozen(found)
+
+
+def _without_nulls(values: Any, kind: Any) -> Any:
+    """`values` as an array of `kind`, 0 for null; an ArrowException if they are no such numbers."""
+    if values.type != kind:
+        values = pc.cast(values, kind)
+    return pc.fill_null(values, pa.scalar(0, kind)) if values.null_count else values

@@ -8,6 +8,7 @@ of their operands, and a model must not depend on how its parameters came here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,6 +26,8 @@ from apps.ctr.schema import Schema
 from apps.ctr.stopwatch import Stopwatch
 from apps.ctr.tables import dense_optimizer, embedding_initializer, embedding_optimizer
 from kv.protocols import Read, Request, Worker, Write
+
+logger = logging.getLogger(__name__)
 
 EMBEDDING = "embedding"
 
@@ -57,6 +60,8 @@ class Learner:
         self.network = kind(self.shapes, conf.net.layers)
         check_output(self.network.output, conf.loss.loss)
         self._parameters = dict(self.network.named_parameters())
+        if names := [name for name, _ in self.network.named_buffers()]:
+            logger.warning("buffers %s are this worker's own and not saved", ", ".join(names))
         self._weights = {name: p.detach().numpy() for name, p in self._parameters.items()}
         self._initial = {name: w.copy() for name, w in self._weights.items()}
         for name, weights in self._weights.items():

@@ -115,7 +115,8 @@ class TrainConfig:
     epoch: int = field(default=1, metadata={"at_least": 0})  # passes over the data
     batch_size: int = field(default=1024, metadata={"at_least": 1})  # rows
     shuffle: bool = False  # another order of rows in each epoch, from `seed`
-    seed: int = field(default=1, metadata={"at_least": 0})  # of initial values and of the shuffle
+    seed: int = field(default=1, metadata={"at_least": 0})
+    """Of the shuffle, and of what a network of one's own draws; tables start from [run] seed."""
     threads: int = field(default=1, metadata={"at_least": 1})  # of torch, per worker
     cache: int = field(default=1 << 30, metadata={"parse": parse_size})
     """Bytes of rows kept in memory between epochs; the rest is read again from the file."""

@@ -71,8 +71,14 @@ class ParquetSource:
                 columns=names,
                 use_threads=False,
             )
-            for batch in batches:
+            while (batch := self._next(batches)) is not None:
                 yield self._rows(batch)
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        try:
+            return next(batches, None)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(self.path, f"is damaged: {error}") from error
 
     def _rows(self, batch: Any) -> Rows:
         blocks = {}

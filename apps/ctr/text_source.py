@@ -63,6 +63,8 @@ class TextSource:
                     yield line, _text_lines(rest)
         except OSError as error:
             raise DataError(self.path, f"cannot be read: {error}") from error
+        except pa.ArrowInvalid as error:
+            raise DataError(self.path, f"is no UTF-8 text: {error}", line=line) from error
 
     def _split(self, lines: Any, line: int) -> dict[str, Any]:
         """Name of a column -> its text, of one block of lines."""

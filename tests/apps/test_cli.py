@@ -155,6 +155,24 @@ def test_samples_are_extracted_and_predicted_with_the_dictionary_of_the_run(
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
 
 
+def test_rows_without_a_label_can_be_predicted_but_not_measured(
+    tmp_path: Path, model_ini: Path, samples: Path
+) -> None:
+    run, bare = tmp_path / "run", tmp_path / "bare.tsv"
+    ini = samples / "features.ini"
+    invoke("train", "--conf", model_ini, "--features", ini, "--data", samples, "--out", run)
+    lines = (samples / "test.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines]
+    bare.write_text("".join("\t".join([user, "", *rest]) + "\n" for user, _, *rest in rows))
+
+    for data, out in ((samples / "test.tsv", "a"), (bare, "b")):
+        invoke("predict", "--run", run, "--data", data, "--out", tmp_path / out)
+    result = invoke("evaluate", "--run", run, "--data", bare, code=2)
+
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
+    assert "label nan is neither 0 nor 1" in result.output
+
+
 def test_features_extracted_before_can_still_predict_samples(
     tmp_path: Path, model_ini: Path, samples: Path
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,33 @@ def test_what_is_kept_in_memory_does_not_change_the_batches(
         assert_same_rows(all_rows(data, shuffle=(3, 1)), expected)
 
 
+def test_a_window_that_is_not_kept_is_forgotten_once_its_rows_are_used(
+    tmp_path: Path, generate: Callable[..., Any]
+) -> None:
+    """So a file may be larger than memory, whatever the number of its rows."""
+    path = generate(rows=400, seed=8).write_parquet(tmp_path / "f.parquet", row_group_size=50)
+    source = ParquetSource(path, BLOCKS, 10)
+    windows: list[weakref.ref[Rows]] = []
+
+    class Watched:
+        path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
+
+        def read(self, chunk: int) -> Any:
+            for window in source.read(chunk):
+                windows.append(weakref.ref(window))
+                yield window
+                del window
+
+    alive = []
+    for batch in Dataset(Watched()).batches(16):
+        batch.rows()
+        del batch
+        alive.append(sum(window() is not None for window in windows))
+
+    assert len(windows) == 40
+    assert max(alive) <= 3
+
+
 def test_a_cached_file_is_read_once(tmp_path: Path, generate: Callable[..., Any]) -> None:
     source = ParquetSource(generate(rows=50, seed=8).write_parquet(tmp_path / "f.parquet"), BLOCKS)
     reads: list[int] = []
@@ -198,6 +226,64 @@ def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
     (tmp_path / "z.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(DataError, match="no readable Parquet"):
         open_source(tmp_path / "z.parquet", BLOCKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "problem"),
+    [
+        ("sparse_ad/001_x", pa.array([1, -1]), "as int64: Integer value -1 not in range"),
+        ("sparse_ad/001_x", pa.array([1.0, 1.5]), "1.5"),
+        ("sparse_ad/001_x", pa.array(["1", "b"]), "as string: Failed to parse string: 'b'"),
+        ("sparse_ad/001_x", pa.array([[1], [-2]]), "Integer value -2 not in range"),
+        ("dense_ad/001_x", pa.array(["1", "b"]), "as string: Failed to parse string: 'b'"),
+        ("dense_ad/001_x", pa.array([1.0, float("inf")]), "is inf; dense values must be finite"),
+        ("dense_ad/001_x", pa.array([1.0, 1e300]), "is inf; dense values must be finite"),
+    ],
+)
+def test_a_column_of_another_kind_is_named(
+    tmp_path: Path, name: str, values: pa.Array, problem: str
+) -> None:
+    pq.write_table(pa.table({"label": [1.0, 0.0], name: values}), tmp_path / "f.parquet")
+
+    with pytest.raises(DataError) as caught:
+        all_rows(Dataset(open_source(tmp_path / "f.parquet", BLOCKS)))
+
+    assert f"feature {name}" in str(caught.value)
+    assert problem in str(caught.value)
+
+
+def test_columns_of_other_number_types_and_nulls_are_read(tmp_path: Path) -> None:
+    columns = {
+        "label": pa.array([1, 0, 1], pa.int8()),
+        "dense_user/001_a": pa.array([1, None, 3], pa.int64()),
+        "sparse_user/001_b": pa.array([7, None, 0], pa.int32()),
+        "sparse_user/002_c": pa.array([[5, None, 6], None, []], pa.list_(pa.int64())),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "f.parquet")
+
+    found = all_rows(Dataset(open_source(tmp_path / "f.parquet", BLOCKS)))
+
+    block = found.blocks["x"]
+    assert found.labels.tolist() == [1, 0, 1]
+    assert block.dense.tolist() == [[1], [0], [3]]
+    assert (block.keys.tolist(), block.lengths.tolist()) == ([7, 5, 6], [[1, 2], [0, 0], [0, 0]])
+
+
+def test_damaged_files_are_named(tmp_path: Path, generate: Callable[..., Any]) -> None:
+    made = generate(rows=2000, seed=3)
+    path = made.write_parquet(tmp_path / "f.parquet")
+    data = bytearray(path.read_bytes())
+    data[5_000:15_000] = bytes(10_000)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"f\.parquet: is damaged"):
+        all_rows(Dataset(open_source(path, BLOCKS)))
+    (tmp_path / "f.tsv").write_bytes("\n".join(made.lines()).encode() + b"\n\xff\xfe\n")
+    with pytest.raises(DataError, match=r"f\.tsv, line 1: is no UTF-8 text"):
+        all_rows(Dataset(open_source(tmp_path / "f.tsv", BLOCKS)))
+    packed = gzip.compress((tmp_path / "f.tsv").read_bytes())
+    (tmp_path / "f.tsv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        all_rows(Dataset(open_source(tmp_path / "f.tsv.gz", BLOCKS)))
 
 
 def test_another_set_of_features_is_refused(tmp_path: Path, generate: Callable[..., Any]) -> None:
