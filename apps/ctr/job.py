@@ -4,6 +4,7 @@ RUN/conf/           copies of the ini files, and job.json: all settings as they 
 RUN/features/       dictionary and description of the features (and the extracted files)
 RUN/model/          the trained model
 RUN/metrics.json    the final figures, RUN/metrics.jsonl those of each interval
+RUN/learning_curve.png   the latter as a picture
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class RunFolder:
     @property
     def intervals(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "learning_curve.png"
 
     @property
     def feature_ini(self) -> Path:

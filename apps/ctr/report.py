@@ -37,6 +37,7 @@ def training_report(metrics: dict[str, Any], out: Path) -> str:
         ("test calibration", _number(metrics["test_calibration"], 4)),
         ("embedding rows", f"{metrics['embedding_rows']:,}"),
         ("model, figures", f"{out / 'model'}, {out / 'metrics.json'}"),
+        ("learning curve", f"{out / 'learning_curve.png'}"),
     ]
     return _table(lines) + (f"\n{metrics['remark']}" if metrics["remark"] else "")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import pslite
+from apps.ctr.curve import draw_curve
 from apps.ctr.dataset import Dataset, open_source
 from apps.ctr.errors import CtrError
 from apps.ctr.job import RunFolder, TrainJob, read_train_job, write_json
@@ -43,7 +44,9 @@ def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
         _run_threads(job, say)
     else:
         _run_here(job, say)
-    return read_metrics(job.run)
+    metrics = read_metrics(job.run)
+    draw_curve(job.run.intervals, metrics, job.run.curve)
+    return metrics
 
 
 def read_metrics(run: RunFolder) -> dict[str, Any]:

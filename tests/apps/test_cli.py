@@ -116,6 +116,7 @@ def test_a_run_leaves_model_figures_and_settings(
     assert found["test_auc"] > 0.6
     assert set(found["step_seconds"]) == {"data", "pull", "forward", "backward", "push", "wait"}
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 30 // 5
+    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert (run / "conf" / "model.ini").read_text() == MODEL
     assert read_train_job(run).conf.train.seed == 3
 
