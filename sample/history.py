@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sample import kernels
+from sample.kernels import walks
+from sample.kernels.words import join_words, joined_lengths
 from sample.rawfiles import text_array
 from sample.schema import ACTIONS, CLICKED, TOP_DAYS, TOP_VALUES
 
@@ -50,11 +51,11 @@ class Words:
         """The texts of pool[start[i]:stop[i]] joined by a comma."""
         offsets, words = buffers(self.texts)
         lengths = np.empty(len(start), np.int64)
-        kernels.joined_lengths(start, stop, pool, offsets, lengths)
+        joined_lengths(start, stop, pool, offsets, lengths)
         out_offsets = np.zeros(len(start) + 1, np.int64)
         np.cumsum(lengths, out=out_offsets[1:])
         out = np.empty(int(out_offsets[-1]), np.uint8)
-        kernels.join_words(start, stop, pool, offsets, words, out)
+        join_words(start, stop, pool, offsets, words, out)
         return text_array(out_offsets, out)
 
 
@@ -104,7 +105,7 @@ def behavior_columns(
 
     pool = np.empty(len(values), np.int32)
     last = np.empty((4, n), np.int32)
-    kernels.todays_values(
+    walks.todays_values(
         bounds, times, words.codes, shown.bounds, shown.times,
         np.zeros(len(words), np.int32), pool, start, stop, last,
     )  # fmt: skip
@@ -115,7 +116,7 @@ def behavior_columns(
 
     pool = np.empty(4 * TOP_VALUES * _user_days(shown), np.int32)
     scratch = np.zeros((2, len(words)), np.int64)
-    kernels.top_values(
+    walks.top_values(
         bounds, times, words.codes, shown.bounds, shown.times, TOP_DAYS, TOP_VALUES,
         scratch[0], scratch[1], pool, start, stop,
     )  # fmt: skip
@@ -126,7 +127,7 @@ def behavior_columns(
 
 def _user_days(shown: Impressions) -> int:
     """How many pairs of a user and a day have impressions, or a few more."""
-    days = (shown.times + kernels.SHANGHAI) // kernels.SECONDS_PER_DAY
+    days = (shown.times + walks.SHANGHAI) // walks.SECONDS_PER_DAY
     return int(np.count_nonzero(np.diff(days))) + len(shown.bounds)
 
 
@@ -161,7 +162,7 @@ def click_columns(
     last = np.empty(n, np.int32)
     pool = np.empty(0, np.int32)
     for _ in range(2):  # first to measure, then to fill
-        used = kernels.clicks_before(
+        used = walks.clicks_before(
             bounds, past.hours, past.times, past.ads, own.hours, own.times, own.ads,
             shown.bounds, shown.times, hours, pool, start, stop, last,
         )  # fmt: skip
@@ -172,7 +173,7 @@ def click_columns(
         words = ads[what]
         out = np.empty_like(pool)
         out_start, out_stop = np.empty_like(start), np.empty_like(stop)
-        kernels.distinct_values(
+        walks.distinct_values(
             start, stop, pool, words.codes, np.zeros(len(words), np.int32), out, out_start, out_stop
         )
         name = f"user_click_local_{what}_list_uniq_last_{hours}hour"

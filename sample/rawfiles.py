@@ -17,8 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sample import kernels
 from sample.errors import BadLine, BadLinesError, RawFileError
+from sample.kernels.lines import (
+    CONTROL,
+    NOT_A_NUMBER,
+    NOT_ASCII,
+    WRONG_COUNT,
+    copy_pieces,
+    parse_integers,
+    split_lines,
+)
 from sample.schema import ACTIONS, AD, IMPRESSION, PROFILE
 
 BLOCK_BYTES = 8 << 20
@@ -140,21 +148,21 @@ class _Block:
         size = data.count(b"\n") + 1
         bounds = np.empty((2, size, n_fields + 1), np.int32)
         lines, faults = np.empty(size, np.int64), np.empty(size, np.uint8)
-        rows, self.seen = kernels.split_lines(
+        rows, self.seen = split_lines(
             self.bytes, n_fields, bounds[0], bounds[1], lines, faults, line
         )
         self.starts, self.ends = bounds[0, :rows], bounds[1, :rows]
         self.lines, self.faults = lines[:rows], faults[:rows]
-        for row in np.flatnonzero(self.faults & kernels.NOT_ASCII).tolist():
+        for row in np.flatnonzero(self.faults & NOT_ASCII).tolist():
             if _is_utf8(self._line(row)):
-                self.faults[row] &= ~np.uint8(kernels.NOT_ASCII)
+                self.faults[row] &= ~np.uint8(NOT_ASCII)
 
     def columns(self, raw: RawFile, at: dict[str, int]) -> pa.RecordBatch:
         """The lines without fault; notes the faults that values have."""
         times = np.empty(len(self.faults), np.int64)
         if TIME in raw.columns:
             starts, ends = self.starts[:, at[TIME]], self.ends[:, at[TIME]]
-            kernels.parse_integers(self.bytes, starts, ends, times, self.faults)
+            parse_integers(self.bytes, starts, ends, times, self.faults)
         for name in ALLOWED.keys() & set(raw.columns):
             rows = self._fine()
             allowed = pa.array(ALLOWED[name], pa.large_string())
@@ -178,13 +186,13 @@ class _Block:
 
     def _problem(self, row: int, raw: RawFile) -> str:
         fault = int(self.faults[row])
-        if fault & kernels.WRONG_COUNT:
+        if fault & WRONG_COUNT:
             return f"{self._line(row).count(b',') + 1} fields instead of {self.n_fields}"
-        if fault & kernels.CONTROL:
+        if fault & CONTROL:
             return "a control character inside the line"
-        if fault & kernels.NOT_ASCII:
+        if fault & NOT_ASCII:
             return "not UTF-8"
-        if fault & kernels.NOT_A_NUMBER:
+        if fault & NOT_A_NUMBER:
             return f"{TIME} is not a whole number of seconds"
         name = next(name for name in raw.columns if name in ALLOWED)
         return f"{name} is not one of {', '.join(ALLOWED[name])}"
@@ -203,7 +211,7 @@ class _Block:
         offsets = np.zeros(rows.size + 1, np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
         out = np.empty(int(offsets[-1]), np.uint8)
-        kernels.copy_pieces(self.bytes, starts, ends, offsets, out)
+        copy_pieces(self.bytes, starts, ends, offsets, out)
         return text_array(offsets, out)
 
 

@@ -27,6 +27,7 @@ from sample.rawfiles import (
 )
 from sample.schema import ACTIONS, AD, PROFILE, TOP_DAYS, WINDOWS
 
+THREAD_BYTES = 64 << 20  # least share of memory for a thread of DuckDB
 DAY = "floor((ts + 28800) / 86400)::BIGINT"  # number of the Shanghai day of ts
 
 
@@ -49,6 +50,9 @@ class Tables:
         self.db.execute(f"SET memory_limit = '{memory >> 20}MiB'")
         self.db.execute("SET temp_directory = $1", [str(spill)])
         self.db.execute("SET preserve_insertion_order = false")
+        cores = self.db.execute("SELECT current_setting('threads')").fetchall()[0][0]
+        # with many cores and little memory their buffers alone would pass the limit
+        self.db.execute(f"SET threads = {max(1, min(int(cores), memory // THREAD_BYTES))}")
 
     def close(self) -> None:
         self.db.close()

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sample import kernels
+from sample.kernels.lines import CONTROL, NOT_ASCII, WRONG_COUNT, parse_integers, split_lines
 
 lines_of_bytes = st.lists(
     st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")) | st.sampled_from(
@@ -25,9 +25,7 @@ def test_fields_are_those_of_split(lines, is_ended):
     starts, ends = np.zeros((2, size, 4), np.int32)
     numbers, faults = np.zeros(size, np.int64), np.zeros(size, np.uint8)
 
-    rows, seen = kernels.split_lines(
-        np.frombuffer(data, np.uint8), 3, starts, ends, numbers, faults, 10
-    )
+    rows, seen = split_lines(np.frombuffer(data, np.uint8), 3, starts, ends, numbers, faults, 10)
 
     blank = bytes(range(33))
     stripped = [(10 + i, line.strip(blank)) for i, line in enumerate(data.split(b"\n"))]
@@ -37,9 +35,9 @@ def test_fields_are_those_of_split(lines, is_ended):
     for row, (_, line) in enumerate(expected):
         fields = line.split(b",")
         assert data[starts[row, 3] : ends[row, 3]] == line
-        assert bool(faults[row] & kernels.WRONG_COUNT) == (len(fields) != 3)
-        assert bool(faults[row] & kernels.CONTROL) == any(byte < 32 for byte in line)
-        assert bool(faults[row] & kernels.NOT_ASCII) == any(byte > 127 for byte in line)
+        assert bool(faults[row] & WRONG_COUNT) == (len(fields) != 3)
+        assert bool(faults[row] & CONTROL) == any(byte < 32 for byte in line)
+        assert bool(faults[row] & NOT_ASCII) == any(byte > 127 for byte in line)
         if len(fields) == 3:
             assert [data[starts[row, i] : ends[row, i]] for i in range(3)] == fields
 
@@ -54,7 +52,7 @@ def test_numbers_are_those_of_int(texts):
     starts = np.concatenate([[0], ends])[:-1].astype(np.int32)
     values, faults = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.uint8)
 
-    kernels.parse_integers(block, starts, ends, values, faults)
+    parse_integers(block, starts, ends, values, faults)
 
     for text, value, fault in zip(texts, values, faults, strict=True):
         assert bool(fault) == (re.fullmatch(r"-?[0-9]{1,15}", text) is None)

@@ -1,109 +1,17 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False
 # mypy: disallow-untyped-decorators=False, disallow-incomplete-defs=False
 # Kernel arguments are untyped on purpose: their docstrings give dtype and shape.
-"""The loops of the join that are neither SQL nor array arithmetic.
+"""Go along the impressions of each user and, at the same time, along what the user did.
 
-Plain loops over arrays that the caller owns; they write their results in place and raise nothing.
-Text is everywhere a number: the rank of the value among the values at hand, by code point, or -1
-for none. A ragged column is `start` and `stop` into a shared `pool`, so that impressions with the
-same list share it.
+Values are numbered by the code point order of their texts, so that numbers compare as texts do; -1
+is none. A list is `start` and `stop` into a shared `pool`: impressions with the same list share it.
 """
 
-from __future__ import annotations
-
-import numba
-
-kernel = numba.njit(nogil=True, cache=True, error_model="numpy")
-
-NEWLINE, SPACE, COMMA = 10, 32, 44
-WRONG_COUNT, CONTROL, NOT_ASCII, NOT_A_NUMBER = 1, 2, 4, 8
+from sample.kernels.jit import kernel
 
 SECONDS_PER_DAY = 86400
 SHANGHAI = 8 * 3600  # seconds ahead of UTC, all year since 1991
 NO_DAY = -(2**62)
-
-
-@kernel
-def split_lines(block, n_fields, starts, ends, lines, faults, first_line):
-    """Find the fields of every line that is not blank.
-
-    block: uint8, whole lines; starts, ends: int32 (rows, n_fields + 1), bytes of each field and,
-    last, of the line without the white space around it; lines: int64 (rows,), its number;
-    faults: uint8 (rows,). Returns (rows found, lines seen).
-    """
-    rows = 0
-    line = first_line
-    begin = 0
-    while begin < block.size:
-        stop = begin
-        while stop < block.size and block[stop] != NEWLINE:
-            stop += 1
-        low, high = begin, stop
-        while low < high and block[low] <= SPACE:
-            low += 1
-        while high > low and block[high - 1] <= SPACE:
-            high -= 1
-        if high > low:
-            fault = 0
-            field = 0
-            starts[rows, 0] = low
-            for at in range(low, high):
-                byte = block[at]
-                if byte == COMMA:
-                    if field < n_fields - 1:
-                        ends[rows, field] = at
-                        starts[rows, field + 1] = at + 1
-                    field += 1
-                elif byte < SPACE:
-                    fault |= CONTROL
-                elif byte >= 128:
-                    fault |= NOT_ASCII
-            if field != n_fields - 1:
-                fault |= WRONG_COUNT
-            ends[rows, n_fields - 1] = high
-            starts[rows, n_fields] = low
-            ends[rows, n_fields] = high
-            lines[rows] = line
-            faults[rows] = fault
-            rows += 1
-        line += 1
-        begin = stop + 1
-    return rows, line - first_line
-
-
-@kernel
-def parse_integers(block, starts, ends, values, faults):
-    """Decimal integers of at most 15 digits, exact in float64 too; others set NOT_A_NUMBER.
-
-    starts, ends: int32 (n,); values: int64 (n,); faults: uint8 (n,), lines with one are left out.
-    """
-    for row in range(starts.size):
-        if faults[row]:
-            continue
-        at, end = starts[row], ends[row]
-        negative = at < end and block[at] == 45
-        if negative:
-            at += 1
-        value = 0
-        fine = 0 < end - at <= 15
-        while fine and at < end:
-            digit = int(block[at]) - 48
-            fine = 0 <= digit <= 9
-            value = value * 10 + digit
-            at += 1
-        values[row] = -value if negative else value
-        if not fine:
-            faults[row] |= NOT_A_NUMBER
-
-
-@kernel
-def copy_pieces(block, starts, ends, offsets, out):
-    """Copy block[starts[i]:ends[i]] to out[offsets[i]:offsets[i + 1]]."""
-    for row in range(starts.size):
-        to = offsets[row]
-        for at in range(starts[row], ends[row]):
-            out[to] = block[at]
-            to += 1
 
 
 @kernel
@@ -264,27 +172,3 @@ def distinct_values(start, stop, pool, value_of, seen, out, out_start, out_stop)
                 used += 1
         out_stop[i] = used
     return used
-
-
-@kernel
-def joined_lengths(start, stop, pool, offsets, lengths):
-    """Bytes of the values pool[start[i]:stop[i]] joined by commas; offsets: int64, of the words."""
-    for i in range(start.size):
-        length = 0
-        for at in range(start[i], stop[i]):
-            length += offsets[pool[at] + 1] - offsets[pool[at]] + 1
-        lengths[i] = max(length - 1, 0)
-
-
-@kernel
-def join_words(start, stop, pool, offsets, words, out):
-    """Write those texts one after the other; words, out: uint8."""
-    to = 0
-    for i in range(start.size):
-        for at in range(start[i], stop[i]):
-            if at > start[i]:
-                out[to] = COMMA
-                to += 1
-            for k in range(offsets[pool[at]], offsets[pool[at] + 1]):
-                out[to] = words[k]
-                to += 1
