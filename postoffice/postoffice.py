@@ -27,9 +27,8 @@ from postoffice.errors import (
     PostofficeError,
     RegistrationError,
 )
-from postoffice.membership import Membership, Phase
-from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_id, node_name
-from postoffice.scheduler import Reply, SchedulerDesk
+from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_name
+from postoffice.scheduler import Reply
 from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
 from van.van import Van
@@ -40,9 +39,8 @@ _REFUSED_PEER = 1 << 62  # van id of a peer that has none; never in a header
 _FROM_ANYBODY = (Control.REGISTER, Control.NODES, Control.REFUSED)  # of nodes without an id
 _REMEMBERED_REASONS = 100
 _TOLD_PEERS = 100  # of another version, that are answered
-_LAST_GOODBYES = 3.0  # seconds the scheduler stays for them after a failure
 _EARLY_MESSAGES = 10_000  # kept from peers who know of the cluster before this node does
-_RETRY = 1.0  # seconds between two registrations
+RETRY = 1.0  # seconds between two registrations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +56,13 @@ class ClusterShape:
 
 
 class Postoffice:
-    """One node.
+    """A server, dispatcher or worker; `postoffice.head.SchedulerOffice` is the scheduler.
 
     Args:
         role: what this node does.
         van: moves its messages; bound by `start`.
         shape: the cluster.
-        bind: address to listen on; the scheduler listens on its own.
+        bind: address to listen on.
         rank: the rank it would like; None takes any.
         incarnation: grows from start to start of one node; by default the time in nanoseconds.
     """
@@ -81,7 +79,7 @@ class Postoffice:
     ) -> None:
         self.role, self.van, self.shape = role, van, shape
         self.nodes: dict[int, Node] = {}
-        self.node_id = SCHEDULER_ID if role is Role.SCHEDULER else 0
+        self.node_id = 0  # until it is given one
         self.epoch = 0
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.counts: Counter[str] = Counter()
@@ -94,7 +92,6 @@ class Postoffice:
         self._failure: str | None = None
         self._stopped = False
         self._goodbye_done = False
-        self._desk: SchedulerDesk | None = None
         self._early: list[Message] = []
         self._connected: set[int] = {SCHEDULER_ID}
         self._told: set[str] = set()
@@ -144,47 +141,14 @@ class Postoffice:
             RegistrationError: the scheduler has no room for this node.
             AddressError: the address to listen on is not to be had.
         """
-        if self.role is Role.SCHEDULER:
-            self.listen()
-            self._gather()
-        else:
-            self.van.bind(self._bind)
-            self._register()
-
-    def listen(self) -> str:
-        """Scheduler only: bind, so that nodes can register; returns the address."""
-        if self._desk is None:
-            address = self.van.bind(self.shape.scheduler)
-            me = Node(Role.SCHEDULER, 0, address, self.incarnation)
-            self.nodes = {me.id: me}
-            expected = {
-                Role.SERVER: self.shape.servers,
-                Role.WORKER: self.shape.workers,
-                Role.DISPATCHER: self.shape.dispatchers,
-            }
-            self._desk = SchedulerDesk(
-                Membership(expected, me),
-                self.van.now(),
-                self.shape.start_timeout,
-                self.shape.report_every,
-            )
-        return self.van.address
-
-    def _gather(self) -> None:
-        assert self._desk is not None
-        membership = self._desk.membership
-        while membership.phase is Phase.GATHERING:
-            self.van.wait(lambda: membership.phase is not Phase.GATHERING, timeout=_RETRY)
-            problem = self._desk.tick(self.van.now())
-            if problem is not None:
-                self._send_replies(self._desk.refuse_all(problem))
-                raise ClusterStartError(problem)
+        self.van.bind(self._bind)
+        self._register()
 
     def _register(self) -> None:
         self.van.connect(SCHEDULER_ID, self.shape.scheduler)
         body = {"role": self.role.value, "rank": self._wanted_rank}
         # The scheduler gives up first, so that its reason is the one that is shown.
-        deadline = self.van.now() + self.shape.start_timeout + 2 * _RETRY
+        deadline = self.van.now() + self.shape.start_timeout + 2 * RETRY
         while not self.nodes:
             meta = Meta(
                 recipient=SCHEDULER_ID,
@@ -194,7 +158,7 @@ class Postoffice:
                 body=body,
             )
             self.van.send(Message(meta))
-            self.van.wait(lambda: bool(self.nodes) or self._refusal is not None, timeout=_RETRY)
+            self.van.wait(lambda: bool(self.nodes) or self._refusal is not None, timeout=RETRY)
             if self._refusal is not None:
                 raise self._refusal
             if self.van.now() >= deadline:
@@ -210,7 +174,7 @@ class Postoffice:
             failure: why this node ends early; the scheduler then ends the job.
             timeout: seconds to wait until the scheduler has taken note.
         """
-        if self.role is not Role.SCHEDULER and self.nodes and not self._goodbye_done:
+        if self.nodes and not self._goodbye_done:
             message = self._control(Control.GOODBYE, {"failure": failure})
             self.van.send(message)
             if not self.van.wait(lambda: self._goodbye_done, timeout):
@@ -218,27 +182,17 @@ class Postoffice:
         self.van.close()
 
     def serve(self) -> None:
-        """Servers, dispatchers, scheduler: answer until the cluster ends.
+        """Answer until the cluster ends.
 
         Raises:
             ClusterStoppedError: a node failed; the text says which and why.
         """
-        if self._desk is not None:
-            membership = self._desk.membership
-            self.van.wait(lambda: membership.phase is not Phase.RUNNING or self._stopped)
-            # After a failure some nodes may be past saying goodbye.
-            patience = _LAST_GOODBYES if membership.failure or self._stopped else None
-            self.van.wait(lambda: membership.phase is Phase.STOPPED, patience)
-            self._failure = membership.failure or self._failure
-        else:
-            self.van.wait(lambda: self._stopped)
+        self.van.wait(lambda: self._stopped)
         if self._failure is not None:
             raise ClusterStoppedError(self._failure)
 
     def stop(self, failure: str | None = None) -> None:
-        """End the cluster from the scheduler, or this node's `serve` anywhere; any thread."""
-        if self._desk is not None:
-            self._send_replies(self._desk.stop_all(failure))
+        """End this node's `serve`, from any thread."""
         self._failure = self._failure or failure
         self._stopped = True
 
@@ -355,10 +309,7 @@ class Postoffice:
 
     def _receive_control(self, message: Message) -> None:
         meta = message.meta
-        if self._desk is not None:
-            self._send_replies(self._desk.handle(message))
-            self._adopt_table(list(self._desk.membership.nodes.values()), meta.epoch)
-        elif meta.control is Control.NODES:
+        if meta.control is Control.NODES:
             self._join(meta)
         elif meta.control is Control.REFUSED:
             if not self.nodes:
@@ -380,14 +331,11 @@ class Postoffice:
         if self.nodes:
             return
         self.node_id, self.epoch = int(meta.body["you"]), meta.epoch
-        self._adopt_table([Node.unpack(entry) for entry in meta.body["nodes"]], meta.epoch)
+        self.nodes = {node.id: node for node in map(Node.unpack, meta.body["nodes"])}
         log.info("%r has joined", self)
         early, self._early = self._early, []
         for message in early:
             self._receive(message)
-
-    def _adopt_table(self, table: list[Node], epoch: int) -> None:
-        self.nodes = {node.id: node for node in table}
 
     def _send_replies(self, replies: list[Reply]) -> None:
         for address, message in replies:
@@ -426,8 +374,3 @@ class Postoffice:
         mark = {Role.SCHEDULER: "H", Role.SERVER: "S", Role.WORKER: "W", Role.DISPATCHER: "D"}
         pending = sum(c.pending for c in list(self._customers.values()))
         return f"<{mark[self.role]}[{self.node_id}] {self.van.address} pending={pending}>"
-
-
-def ids_of(role: Role, count: int) -> list[int]:
-    """Ids of the first `count` ranks of `role`."""
-    return [node_id(role, rank) for rank in range(count)]

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from kv.table_server import TableServer
 from kv.tables import RemoteWorker
 from postoffice.errors import ClusterStoppedError
+from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from van.courier import ZmqVan, new_context
@@ -83,7 +84,7 @@ class LocalNodes:
         return Postoffice(role, van, self._shape, bind=f"{self._place}-{name}", rank=rank)
 
     def _run_scheduler(self) -> None:
-        office = self._office(Role.SCHEDULER, "scheduler", None)
+        office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
         try:
             office.start()
             office.serve()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from postoffice.errors import ClusterStoppedError
+from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
@@ -44,7 +45,7 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
 
 
 def make_office(settings: NodeSettings) -> Postoffice:
-    """This process' node, not yet started."""
+    """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
     van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
@@ -80,7 +81,7 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    office = make_office(settings)
+    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()

@@ -11,6 +11,7 @@ from kv.local import LocalCluster
 from kv.optimizers import SGD, Adam
 from kv.table_server import TableServer
 from kv.tables import RemoteWorker
+from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from van.loopback import LoopbackNetwork
@@ -23,7 +24,7 @@ def run(seed: int, servers: int, workers: int, mode: str, program: Program) -> L
     shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
 
     def scheduler() -> None:
-        office = Postoffice(Role.SCHEDULER, network.van(), shape, incarnation=1)
+        office = SchedulerOffice(network.van(), shape, incarnation=1)
         office.start()
         office.serve()
         office.finalize()

@@ -15,6 +15,7 @@ from postoffice.errors import (
     ClusterStoppedError,
     RegistrationError,
 )
+from postoffice.head import SchedulerOffice
 from postoffice.node import Group, Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from van.codec import decode_header
@@ -43,7 +44,7 @@ def run_cluster(seed: int, servers: int, workers: list[Program]) -> LoopbackNetw
     shape = ClusterShape(servers=servers, workers=len(workers), scheduler="scheduler")
 
     def scheduler() -> None:
-        office = Postoffice(Role.SCHEDULER, network.van(), shape, incarnation=1)
+        office = SchedulerOffice(network.van(), shape, incarnation=1)
         office.start()
         office.serve()
         office.finalize()
@@ -158,7 +159,7 @@ def test_missing_nodes_are_named_when_the_time_to_start_is_up() -> None:
     shape = ClusterShape(servers=2, workers=1, scheduler="scheduler", start_timeout=20)
 
     def scheduler() -> None:
-        Postoffice(Role.SCHEDULER, network.van(), shape, incarnation=1).start()
+        SchedulerOffice(network.van(), shape, incarnation=1).start()
 
     network.spawn("scheduler", scheduler)
     with pytest.raises(ClusterStartError, match="2 servers, 1 worker"):
@@ -171,7 +172,7 @@ def test_one_node_too_many_is_refused_with_the_reason() -> None:
     refused: list[str] = []
 
     def scheduler() -> None:
-        office = Postoffice(Role.SCHEDULER, network.van(), shape, incarnation=1)
+        office = SchedulerOffice(network.van(), shape, incarnation=1)
         office.start()
         office.serve()
 
@@ -208,7 +209,7 @@ def test_a_cluster_over_real_sockets_in_one_process(transport: str) -> None:
     context = zmq.Context()
     scheduler_at = "inproc://scheduler" if transport == "inproc" else "tcp://127.0.0.1:0"
     shape = ClusterShape(servers=2, workers=3, scheduler=scheduler_at)
-    head = Postoffice(Role.SCHEDULER, ZmqVan(context=context, background=False), shape)
+    head = SchedulerOffice(ZmqVan(context=context, background=False), shape)
     shape = ClusterShape(servers=2, workers=3, scheduler=head.listen())
     failures: list[BaseException] = []
     answered: list[int] = []
@@ -265,7 +266,7 @@ def test_a_cluster_over_real_sockets_in_one_process(transport: str) -> None:
 def test_a_node_of_another_version_is_told_so_by_name() -> None:
     context = zmq.Context()
     shape = ClusterShape(servers=0, workers=1, scheduler="inproc://scheduler", start_timeout=2)
-    head = Postoffice(Role.SCHEDULER, ZmqVan(context=context, background=False), shape)
+    head = SchedulerOffice(ZmqVan(context=context, background=False), shape)
     head.listen()
     ear, mouth = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     ear.bind("inproc://elder")
