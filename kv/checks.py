@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from kv.errors import KeyListError, NonFiniteError, UnsortedKeysError
 from kv.kernels.jit import frozen
 from kv.kernels.merge import first_not_finite, first_unsorted
 from kv.keylist import as_values
-from kv.spec import TableSpec
+from kv.spec import TableSpec, dense_keys
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
@@ -43,5 +45,16 @@ def checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Va
     place = first_not_finite(values.reshape(-1).view(np.uint32))
     if place < values.size:
         key, number = int(keys[place // spec.dim]), values.reshape(-1)[place]
-        raise NonFiniteError(spec.name, f"{what} of key {key} contain {number}; nothing is changed")
+        whose = f"of key {key}" if spec.kind == "sparse" else f"at {_index(spec, key, place)}"
+        problem = f"{what} {whose} contain {number}; this request changes nothing here"
+        raise NonFiniteError(spec.name, problem)
     return values
+
+
+def _index(spec: TableSpec, key: int, place: int) -> str:
+    """Where in a dense array the float `place` of its blocks from `key` on lies."""
+    layout = dense_keys(spec)
+    block = int(layout.blocks[np.searchsorted(layout.keys, np.uint64(key))])
+    flat = block * spec.dim + place % spec.dim
+    inside = flat < math.prod(spec.shape)
+    return str([int(i) for i in np.unravel_index(flat, spec.shape)]) if inside else "its padding"

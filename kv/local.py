@@ -28,7 +28,7 @@ class LocalCluster:
     """
 
     def __init__(
-        self, num_workers: int = 1, mode: str = "async", seed: int = 0, threads: bool = False
+        self, num_workers: int = 1, mode: str = "async", seed: int = 1, threads: bool = False
     ) -> None:
         self.engine = Engine(num_workers, mode, seed)
         self.num_workers, self.threads = num_workers, threads

@@ -17,5 +17,6 @@ def remote_error(node: str, kind: str, text: str) -> PsliteError:
     if isinstance(known, type) and issubclass(known, PsliteError):
         error = known.__new__(known)  # the text is complete; constructors take the facts apart
         PsliteError.__init__(error, problem)
+        error.__dict__["node"] = node
         return error
     return RemoteError(node, problem)

@@ -36,7 +36,7 @@ class TableServer:
         seed: of initial values.
     """
 
-    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 0) -> None:
+    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 1) -> None:
         self.office = office
         self.engine = Engine(office.shape.workers, mode, seed, owner_filter=self._owns)
         self._slots = SlotMap.even(max(1, office.shape.servers))

@@ -46,10 +46,10 @@ class RemoteWorker:
         seed: of initial values of tables.
     """
 
-    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 0) -> None:
+    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 1) -> None:
         self.office = office
         self._mode, self._seed = mode, seed
-        self._customer = Customer(TABLES_APP, 0, office, raise_remote=remote_error)
+        self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
         self._steps = 0
         self._has_rounds = False  # a table of this worker works in rounds
@@ -223,6 +223,14 @@ class RemoteWorker:
         requests = {server: (clocks, list[NDArray[Any]]()) for server in servers}
         return self._customer.wait(self._ask(command, Flag.NONE, requests, body, finish))
 
+    def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
+        """Ask one server about a table and wait; its answer."""
+        request = self._ask(
+            command, Flag.NONE, {server: (self._clocks([table]), [])}, body, finish=list
+        )
+        answers: list[Message] = self._customer.wait(request)
+        return answers[0]
+
     def ask_owners(
         self, command: Command, table: Table, keys: Keys, values: Values | None = None
     ) -> list[Message]:
@@ -365,11 +373,8 @@ class RemoteSparseTable(Table):
                     yield keys, values
 
     def _scan(self, server: int, start: int) -> tuple[Keys, Values, int]:
-        worker = self.worker
         body = {"start": start, "count": _SCAN_ROWS}
-        clocks = worker._clocks([self])
-        request = worker._ask(Command.SCAN, Flag.NONE, {server: (clocks, [])}, body, list)
-        (answer,) = worker._customer.wait(request)
+        answer = self.worker.ask_one(server, Command.SCAN, self, body)
         keys, values = answer.arrays
         return keys, values, int(answer.meta.body["next"])
 

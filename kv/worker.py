@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from kv.errors import KeyValueShapeError
 from kv.pairs import KVPairs, require_increasing
@@ -53,7 +53,7 @@ class KVWorker:
     def __init__(self, app: int, customer: int, office: Postoffice) -> None:
         self.office = office
         self._slicer: Slicer = slot_slicer
-        self._customer = Customer(app, customer, office, raise_remote=remote_error)
+        self._customer = Customer(app, customer, office, make_error=remote_error)
 
     def set_slicer(self, slicer: Slicer) -> None:
         """Cut requests with `slicer` instead of by slot."""
@@ -61,9 +61,9 @@ class KVWorker:
 
     def push(
         self,
-        keys: NDArray[np.uint64],
-        vals: NDArray[Any],
-        lens: NDArray[np.int32] | None = None,
+        keys: ArrayLike,
+        vals: ArrayLike,
+        lens: ArrayLike | None = None,
         cmd: int = 0,
         callback: Callable[[], None] | None = None,
         priority: int = 0,
@@ -75,20 +75,20 @@ class KVWorker:
             vals: flat; the values of each key one after the other.
             lens: int32, shape (n,), values of each key; None: all the same number.
             cmd: an int32 for the server's handler.
-            callback: called when all servers have answered; must be quick.
-            priority: int32, higher first.
+            callback: called when all servers have answered and none with an error; must be quick.
+            priority: int32, higher first; it travels with the request, servers do not use it yet.
         Returns:
             The request's timestamp, for `wait`.
         Raises:
             UnsortedKeysError: keys repeat or go down.
             KeyValueShapeError: keys, vals and lens do not fit together.
         """
-        pairs = KVPairs(keys, np.asarray(vals), lens)
+        pairs = KVPairs(_keys(keys), np.asarray(vals), _lens_of(lens))
         return self._send(pairs, Flag.PUSH, cmd, callback, priority, None, None)
 
     def pull(
         self,
-        keys: NDArray[np.uint64],
+        keys: ArrayLike,
         vals: NDArray[Any] | None = None,
         lens: NDArray[np.int32] | None = None,
         cmd: int = 0,
@@ -106,20 +106,20 @@ class KVWorker:
         Raises:
             UnsortedKeysError: keys repeat or go down.
         """
-        return self._send(KVPairs(keys), Flag.PULL, cmd, callback, priority, vals, lens)
+        return self._send(KVPairs(_keys(keys)), Flag.PULL, cmd, callback, priority, vals, lens)
 
     def push_pull(
         self,
-        keys: NDArray[np.uint64],
-        vals: NDArray[Any],
+        keys: ArrayLike,
+        vals: ArrayLike,
         outs: NDArray[Any] | None = None,
-        lens: NDArray[np.int32] | None = None,
+        lens: ArrayLike | None = None,
         cmd: int = 0,
         callback: Callable[[], None] | None = None,
         priority: int = 0,
     ) -> int:
         """Push and get the values back in one request; see `push` and `pull`."""
-        pairs = KVPairs(keys, np.asarray(vals), lens)
+        pairs = KVPairs(_keys(keys), np.asarray(vals), _lens_of(lens))
         return self._send(pairs, Flag.PUSH | Flag.PULL, cmd, callback, priority, outs, None)
 
     def _send(
@@ -184,8 +184,23 @@ class KVWorker:
         return result
 
     def num_response(self, timestamp: int) -> int:
-        """How many servers have answered."""
+        """How many servers have answered; of a request that is done, all that were asked."""
         return self._customer.num_response(timestamp)
+
+
+def _keys(keys: ArrayLike) -> NDArray[np.uint64]:
+    """A list of integers becomes uint64; an array must be of that type already."""
+    if isinstance(keys, np.ndarray):
+        return keys
+    try:
+        return np.array(keys, np.uint64)
+    except (OverflowError, TypeError, ValueError) as error:
+        problem = f"keys must be integers from 0 to 2^64 - 1: {error}"
+        raise KeyValueShapeError(problem) from None
+
+
+def _lens_of(lens: ArrayLike | None) -> NDArray[np.int32] | None:
+    return None if lens is None else np.asarray(lens, np.int32)
 
 
 def _merge(keys: NDArray[np.uint64], answers: list[Message]) -> KVPairs:

@@ -19,6 +19,8 @@ from van.message import Message
 if TYPE_CHECKING:
     from postoffice.postoffice import Postoffice
 
+_REMEMBERED = 1024  # requests whose number of answers is still known when they are done
+
 Finish = Callable[[list[Message]], Any]
 """Makes a request's result of its answers."""
 
@@ -43,7 +45,7 @@ class Customer:
         customer: which conversation of this node with that application.
         postoffice: the node.
         handle_request: takes requests that arrive; None where this end only asks.
-        raise_remote: makes the exception of an error answer; gets node name, type and text.
+        make_error: makes the exception of an error answer from node name, type and text.
     """
 
     def __init__(
@@ -52,15 +54,16 @@ class Customer:
         customer: int,
         postoffice: Postoffice,
         handle_request: Callable[[Message], None] | None = None,
-        raise_remote: Callable[[str, str, str], PsliteError] | None = None,
+        make_error: Callable[[str, str, str], PsliteError] | None = None,
     ) -> None:
         self.app, self.customer = app, customer
         self.postoffice = postoffice
         self.handle_request = handle_request
-        self._raise_remote = raise_remote or _remote_error
+        self._make_error = make_error or _remote_error
         self._lock = threading.Lock()
         self._next = 0
         self._requests: dict[int, _Request] = {}
+        self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
         postoffice.add_customer(self)
 
     def new_request(
@@ -93,9 +96,11 @@ class Customer:
             return min(open_ones, default=self._next)
 
     def num_response(self, timestamp: int) -> int:
-        """How many nodes have answered a request that has not been waited for."""
+        """How many nodes have answered; remembered for the last requests that are done."""
         request = self._requests.get(timestamp)
-        return 0 if request is None else request.expected - len(request.waiting_for)
+        if request is None:
+            return self._answered.get(timestamp, 0)
+        return request.expected - len(request.waiting_for)
 
     def is_done(self, timestamp: int) -> bool:
         """Whether `wait` would return, or raise, at once."""
@@ -111,7 +116,7 @@ class Customer:
         request.waiting_for.discard(sender)
         request.answers.append(message)
         if message.meta.error is not None and request.error is None:
-            request.error = self._raise_remote(node_name(sender), *message.meta.error)
+            request.error = self._make_error(node_name(sender), *message.meta.error)
         if not request.waiting_for:
             self._complete(timestamp, request)
 
@@ -128,7 +133,14 @@ class Customer:
         request.answers.clear()
         request.is_done = True
         if request.error is None and request.finish is None:
+            self._forget(timestamp, request)
+
+    def _forget(self, timestamp: int, request: _Request) -> None:
+        with self._lock:
             self._requests.pop(timestamp, None)
+            self._answered[timestamp] = request.expected
+            if len(self._answered) > _REMEMBERED:
+                del self._answered[next(iter(self._answered))]
 
     def wait(self, timestamp: int, timeout: float | None = None) -> Any:
         """The result of a request when it is done; a request waited for is then forgotten.
@@ -150,8 +162,7 @@ class Customer:
                 f"request {timestamp} of app {self.app} has no answer from {names} "
                 f"after {timeout} s"
             )
-        with self._lock:
-            self._requests.pop(timestamp, None)
+        self._forget(timestamp, request)
         if request.error is not None:
             raise request.error
         return request.result

@@ -21,7 +21,8 @@ _HOMES = {
     "pslite.session": ("connect", "local_cluster"),
     "kv.protocols": ("Worker", "SparseTable", "DenseTable"),
     "kv.worker": ("KVWorker",),
-    "kv.server": ("KVServer",),
+    "kv.pairs": ("KVPairs", "KVMeta"),
+    "kv.server": ("KVServer", "KVServerDefaultHandle"),
     "kv.optimizers": ("SGD", "Momentum", "Nesterov", "Adagrad", "Adam"),
     "kv.initializers": ("Zeros", "Constant", "Uniform", "Normal", "Xavier", "He"),
     "van.errors": (
@@ -45,6 +46,13 @@ _HOMES = {
         "KVError",
         "UnsortedKeysError",
         "KeyValueShapeError",
+        "SettingError",
+        "RankError",
+        "WouldWaitError",
+        "KeyListError",
+        "ValueShapeError",
+        "LatePushError",
+        "ArenaFullError",
         "TableError",
         "TableConflictError",
         "UnknownTableError",
@@ -60,6 +68,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AddressError",
+    "ArenaFullError",
     "BarrierError",
     "ClusterStartError",
     "ClusterStoppedError",
@@ -69,9 +78,14 @@ __all__ = [
     "DenseTable",
     "He",
     "KVError",
+    "KVMeta",
+    "KVPairs",
     "KVServer",
+    "KVServerDefaultHandle",
     "KVWorker",
+    "KeyListError",
     "KeyValueShapeError",
+    "LatePushError",
     "MissingKeyError",
     "Momentum",
     "Nesterov",
@@ -80,9 +94,11 @@ __all__ = [
     "PostofficeError",
     "ProtocolVersionError",
     "PsliteError",
+    "RankError",
     "RegistrationError",
     "RemoteError",
     "RequestTimeoutError",
+    "SettingError",
     "SparseTable",
     "TableConflictError",
     "TableError",
@@ -90,8 +106,10 @@ __all__ = [
     "UnknownTableError",
     "UnreachablePeerError",
     "UnsortedKeysError",
+    "ValueShapeError",
     "VanError",
     "Worker",
+    "WouldWaitError",
     "Xavier",
     "Zeros",
     "__version__",
@@ -133,20 +151,28 @@ _refuse_shadows()
 
 if TYPE_CHECKING:
     from kv.errors import (
+        ArenaFullError,
+        KeyListError,
         KeyValueShapeError,
         KVError,
+        LatePushError,
         MissingKeyError,
         NonFiniteError,
+        RankError,
         RemoteError,
+        SettingError,
         TableConflictError,
         TableError,
         UnknownTableError,
         UnsortedKeysError,
+        ValueShapeError,
+        WouldWaitError,
     )
     from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
     from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
+    from kv.pairs import KVMeta, KVPairs
     from kv.protocols import DenseTable, SparseTable, Worker
-    from kv.server import KVServer
+    from kv.server import KVServer, KVServerDefaultHandle
     from kv.worker import KVWorker
     from postoffice.errors import (
         BarrierError,

@@ -30,7 +30,6 @@ class RunConfig:
 
     name: str = "local"  # name of the job in logs and files
     seed: int = 1  # where all chance of the job begins
-    deterministic: bool = False  # yes: give speed away where that makes runs repeat to the bit
     app_sections: tuple[str, ...] = ()  # sections of this file that belong to an application
 
     def __post_init__(self) -> None:

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 
 from postoffice.config import ClusterConfig, join_address
 from postoffice.node import Role
+from pslite.addresses import address_of_interface, address_towards, is_loopback
 from pslite.config import JobConfig, read_job
 from pslite.ini import split_assignments
-from pslite.interfaces import address_of_interface, address_towards, is_loopback
 from pslite.values import nearest
 from van.errors import ConfigError
 

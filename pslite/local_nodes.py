@@ -37,7 +37,7 @@ class LocalNodes:
         servers: int,
         workers: int,
         mode: str = "async",
-        seed: int = 0,
+        seed: int = 1,
         server_app: Callable[[Postoffice], object] | None = None,
     ) -> None:
         self.workers: list[RemoteWorker] = []

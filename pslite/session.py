@@ -32,7 +32,7 @@ def connect(
     local: bool = False,
     servers: int = 1,
     mode: str = "async",
-    seed: int = 0,
+    seed: int = 1,
     env: Mapping[str, str] | None = None,
 ) -> RemoteWorker:
     """Join the cluster that the environment names, and return this process' worker.
@@ -92,7 +92,7 @@ def local_cluster(
     servers: int = 1,
     workers: int = 1,
     mode: str = "async",
-    seed: int = 0,
+    seed: int = 1,
     server_app: ServerApp | None = None,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.

@@ -186,8 +186,23 @@ def test_a_handler_may_answer_later_and_num_response_counts() -> None:
         second = kv.push(keys(1), np.ones(1))
         kv.wait(second)
         kv.wait(first)
+        answered = kv.num_response(first), kv.num_response(second)
 
     assert len(kept) == 2
+    assert answered == (1, 1)
+
+
+def test_lists_are_taken_as_well_as_arrays() -> None:
+    with local_cluster(server_app=serve_sums) as cluster:
+        (kv,) = map(use, cluster.workers)
+        kv.wait(kv.push([1, LAST], [1.0, 2.0], lens=[1, 1]))
+        pulled = kv.wait(kv.pull([1, LAST]))
+        for wrong in ([-1], ["x"], [2**64], [None]):
+            with pytest.raises(KeyValueShapeError, match="integers from 0"):
+                kv.pull(wrong)
+
+    assert pulled is not None
+    assert pulled.vals.tolist() == [1, 2]
 
 
 def test_two_customers_of_one_worker_do_not_mix() -> None:

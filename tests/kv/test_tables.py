@@ -92,6 +92,15 @@ def test_a_gradient_that_is_no_number_is_refused_by_the_server(worker: RemoteWor
     assert table.pull([9]).tolist() == [[0.0]]
 
 
+def test_a_bad_gradient_of_a_dense_table_is_named_by_its_index(worker: RemoteWorker) -> None:
+    table = worker.dense_table("finite dense", (70, 100))
+    grad = np.zeros((70, 100))
+    grad[66, 7] = np.nan
+
+    with pytest.raises(NonFiniteError, match=r"gradients at \[66, 7\] contain nan"):
+        worker.wait(table.push(grad))
+
+
 def test_an_error_nobody_waits_for_is_raised_by_the_next_step(worker: RemoteWorker) -> None:
     table = worker.sparse_table("unwaited", 1)
     table.push([9], [[np.inf]])

@@ -260,7 +260,6 @@ jobs = st.builds(
         RunConfig,
         name=words,
         seed=st.integers(0, 2**63 - 1),
-        deterministic=st.booleans(),
     ),
     cluster=st.builds(
         ClusterConfig,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from postoffice.config import ClusterConfig
 from postoffice.node import Role
+from pslite.addresses import address_of_interface, address_towards
 from pslite.config import JobConfig, RunConfig
 from pslite.environ import (
     NodeSettings,
@@ -21,7 +22,6 @@ from pslite.environ import (
     to_environ,
     verbosity,
 )
-from pslite.interfaces import address_of_interface, address_towards
 from van.errors import ConfigError
 
 WORKER = {

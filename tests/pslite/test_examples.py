@@ -1,0 +1,28 @@
+"""The examples run as their docstrings say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 240
+
+
+def test_a_server_of_ones_own(environment: Callable[..., dict[str, str]]) -> None:
+    command = [sys.executable, "-m", "pslite", "local", "conf/local.ini", "--servers", "2"]
+    command += ["--workers", "2", "--set", "server.app=examples.my_server:start"]
+    result = subprocess.run(
+        [*command, "--", "python", "examples/my_server.py"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("[10. 11. 12.]") == 2
