@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import re
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -16,6 +19,7 @@ from van.errors import CodecError, ProtocolVersionError
 from van.message import PROTOCOL_VERSION, Control, Flag, Kind, Message, Meta
 
 CONFIG = VanConfig()
+ROOT = Path(__file__).resolve().parents[2]
 UINT64 = st.integers(0, 2**64 - 1)
 INT32 = st.integers(-(2**31) + 1, 2**31 - 1)
 CLOCKS = st.lists(
@@ -207,3 +211,15 @@ def test_mutated_messages_are_decoded_or_refused_and_nothing_else() -> None:
 @pytest.mark.slow
 def test_a_million_mutated_messages_are_decoded_or_refused() -> None:
     assert fuzz(1_000_000, seed=2) > 500_000
+
+
+def test_the_page_about_the_header_lists_its_fields_in_their_order() -> None:
+    page = (ROOT / "docs" / "requests.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \d+ \| `(\w+)` \|", page, re.MULTILINE)
+
+    fields = [field.name for field in dataclasses.fields(Meta)]
+    fields.insert(fields.index("body"), "frames")
+    header = msgpack.unpackb(encode(Message(Meta()), CONFIG)[0])
+
+    assert listed == ["version", *fields]
+    assert len(header) == len(listed)
