@@ -54,6 +54,13 @@ class KVPairs:
                 f"{vals.size} values of {keys.size} keys"
             )
 
+    def arrays(self) -> list[NDArray[Any]]:
+        """As the van takes them: keys, vals and, where there are any, lens."""
+        arrays: list[NDArray[Any]] = [self.keys, self.vals]
+        if self.lens is not None:
+            arrays.append(np.asarray(self.lens, np.int32))
+        return arrays
+
     def ends(self) -> NDArray[np.int64]:
         """Where each key's values end in `vals`, int64, shape (n,)."""
         if self.lens is not None:

@@ -27,6 +27,8 @@ from van.message import Flag, Kind, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
 
+_LONGEST_TEXT = 4000  # characters of an error that travel
+
 RequestHandle = Callable[[KVMeta, KVPairs, "KVServer"], None]
 
 
@@ -69,11 +71,11 @@ class KVServer:
             pairs = KVPairs(*message.arrays[:3])
             pairs.check()
             self._handle(meta, pairs, self)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a handler ends no server
             log.debug("handler of app %d failed", header.app, exc_info=True)
             self._fail(meta, error)
 
-    def _fail(self, meta: KVMeta, error: Exception) -> None:
+    def _fail(self, meta: KVMeta, error: BaseException) -> None:
         header = self._open.pop(_place(meta), None)
         if header is None:
             log.exception("a handler failed after its response")
@@ -89,10 +91,11 @@ class KVServer:
         """
         pairs = pairs or KVPairs()
         pairs.check()
-        header = self._open.pop(_place(meta), None)
+        header = self._open.get(_place(meta))
         if header is None:
             raise KVError(f"request {meta.timestamp} of node {meta.sender} is answered already")
-        self.office.send(Message(answer_to(header), _arrays(pairs)))
+        self.office.send(Message(answer_to(header), pairs.arrays()))
+        del self._open[_place(meta)]  # only now: an answer that cannot be sent becomes an error
 
 
 class KVServerDefaultHandle:
@@ -127,17 +130,17 @@ class KVServerDefaultHandle:
         return KVPairs(pairs.keys, np.concatenate(found) if found else zero[:0], lens)
 
 
-def error_answer(header: Meta, error: Exception) -> Message:
-    """The answer that carries a handler's exception to who asked."""
-    return Message(answer_to(header, Kind.ERROR, error=(type(error).__name__, str(error))))
+def error_answer(header: Meta, error: BaseException) -> Message:
+    """The answer that carries a handler's exception to who asked; a long text is cut."""
+    try:
+        text = str(error)
+    except Exception as problem:
+        text = f"(its text cannot be had: {type(problem).__name__})"
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]} … ({len(text)} characters)"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return Message(answer_to(header, Kind.ERROR, error=(type(error).__name__, text)))
 
 
 def _place(meta: KVMeta) -> tuple[int, int, int]:
     return meta.sender, meta.customer, meta.timestamp
-
-
-def _arrays(pairs: KVPairs) -> list[NDArray[Any]]:
-    arrays: list[NDArray[Any]] = [pairs.keys, pairs.vals]
-    if pairs.lens is not None:
-        arrays.append(np.asarray(pairs.lens, np.int32))
-    return arrays

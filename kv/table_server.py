@@ -22,6 +22,7 @@ from kv.table_protocol import TABLES_APP, Command, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from van.errors import CodecError
 from van.message import Clock, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
@@ -68,8 +69,12 @@ class TableServer:
         except Exception as error:
             log.debug("request failed: %r", message, exc_info=True)
             answer = error_answer(message.meta, error)
-        if answer is not None:
+        if answer is None:
+            return
+        try:
             self.office.send(answer)
+        except CodecError as error:  # too large for the van
+            self.office.send(error_answer(message.meta, error))
 
     def _number(self, table: int) -> int:
         number = self._numbers.get(table)

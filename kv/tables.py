@@ -52,7 +52,7 @@ class RemoteWorker:
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
         self._steps = 0
-        self._has_rounds = False  # a table of this worker works in rounds
+        self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self._slots = SlotMap.even(max(1, office.shape.servers))
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
@@ -96,9 +96,7 @@ class RemoteWorker:
         mode: str | None = None,
     ) -> RemoteDenseTable:
         """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
-        spec = TableSpec.dense(
-            name, tuple(shape), optimizer=optimizer, initializer=initializer, mode=mode
-        )
+        spec = TableSpec.dense(name, shape, optimizer=optimizer, initializer=initializer, mode=mode)
         return RemoteDenseTable(self, self._define(spec))
 
     def _define(self, spec: TableSpec) -> TableSpec:
@@ -195,19 +193,20 @@ class RemoteWorker:
             raise KVError("this worker is closed")
         timestamp = self._customer.new_request(list(requests), finish)
         oldest = self._customer.oldest
-        for server, (clocks, arrays) in requests.items():
-            meta = Meta(
-                recipient=server,
-                flags=flags,
-                app=TABLES_APP,
-                timestamp=timestamp,
-                oldest=oldest,
-                piece=1,
-                cmd=command,
-                clocks=clocks,
-                body=body,
-            )
-            self.office.send(Message(meta, arrays))
+        with self._customer.sending(timestamp):
+            for server, (clocks, arrays) in requests.items():
+                meta = Meta(
+                    recipient=server,
+                    flags=flags,
+                    app=TABLES_APP,
+                    timestamp=timestamp,
+                    oldest=oldest,
+                    piece=1,
+                    cmd=command,
+                    clocks=clocks,
+                    body=body,
+                )
+                self.office.send(Message(meta, arrays))
         return timestamp
 
     def ask_all(
@@ -306,7 +305,10 @@ class RemoteWorker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(None if error is None else f"{type(error).__name__}: {error}")
+        is_failure = error is not None
+        if isinstance(error, SystemExit):
+            is_failure = error.code not in (None, 0)
+        self.close(f"{type(error).__name__}: {error}" if is_failure else None)
 
     def __repr__(self) -> str:
         return f"<RemoteWorker {self.office!r} step={self._steps}>"

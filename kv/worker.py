@@ -141,6 +141,8 @@ class KVWorker:
                 f"the slicer made {len(parts)} parts for {len(servers)} servers"
             )
         asked = [(s, part) for s, part in zip(servers, parts, strict=True) if part is not None]
+        if self._slicer is not slot_slicer:
+            _require_all(pairs.keys, [part.keys for _, part in asked], "the slicer gave")
 
         def finish(answers: list[Message]) -> KVPairs | None:
             if not flags & Flag.PULL:
@@ -155,22 +157,20 @@ class KVWorker:
             [server for server, _ in asked], finish if is_pull else None, callback
         )
         oldest = self._customer.oldest
-        for server, part in asked:
-            arrays: list[NDArray[Any]] = [part.keys, part.vals]
-            if part.lens is not None:
-                arrays.append(np.asarray(part.lens, np.int32))
-            meta = Meta(
-                recipient=server,
-                flags=flags,
-                app=self._customer.app,
-                customer=self._customer.customer,
-                timestamp=timestamp,
-                oldest=oldest,
-                piece=1,
-                cmd=cmd,
-                priority=priority,
-            )
-            self.office.send(Message(meta, arrays))
+        with self._customer.sending(timestamp):
+            for server, part in asked:
+                meta = Meta(
+                    recipient=server,
+                    flags=flags,
+                    app=self._customer.app,
+                    customer=self._customer.customer,
+                    timestamp=timestamp,
+                    oldest=oldest,
+                    piece=1,
+                    cmd=cmd,
+                    priority=priority,
+                )
+                self.office.send(Message(meta, part.arrays()))
         return timestamp
 
     def wait(self, timestamp: int, timeout: float | None = None) -> KVPairs | None:
@@ -208,7 +208,11 @@ def _merge(keys: NDArray[np.uint64], answers: list[Message]) -> KVPairs:
     parts = [KVPairs(*answer.arrays[:3]) for answer in answers]
     for part in parts:
         part.check()
+    _require_all(keys, [part.keys for part in parts], "the servers answered with")
     parts = [part for part in parts if part.keys.size]
+    if len({part.vals.dtype for part in parts}) > 1:
+        types = sorted({str(part.vals.dtype) for part in parts})
+        raise KeyValueShapeError(f"the servers answered with values of different types: {types}")
     if not parts:
         return KVPairs(keys[:0])
     has_lens = any(part.lens is not None for part in parts)
@@ -221,6 +225,15 @@ def _merge(keys: NDArray[np.uint64], answers: list[Message]) -> KVPairs:
     if len(parts) == 1 and np.array_equal(joined.keys, keys):
         return joined
     return joined.take(np.argsort(joined.keys, kind="stable"))
+
+
+def _require_all(keys: NDArray[np.uint64], parts: list[NDArray[np.uint64]], who: str) -> None:
+    """Raise unless the parts together are `keys`, each once."""
+    together = np.sort(np.concatenate(parts)) if parts else keys[:0]
+    if not np.array_equal(together, keys):
+        raise KeyValueShapeError(
+            f"{who} {together.size} keys that are not the {keys.size} asked for, each once"
+        )
 
 
 def _lens(part: KVPairs) -> NDArray[np.int32]:

@@ -6,12 +6,13 @@ handler raised on the other side, and a finished one is forgotten.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postoffice.errors import RequestTimeoutError
+from postoffice.errors import PostofficeError, RequestTimeoutError
 from postoffice.node import node_name
 from van.errors import PsliteError
 from van.message import Message
@@ -35,6 +36,10 @@ class _Request:
     error: BaseException | None = None
     result: Any = None
     is_done: bool = False
+
+    def describe(self) -> str:
+        """What it waits for."""
+        return "an answer from " + ", ".join(node_name(node) for node in sorted(self.waiting_for))
 
 
 class Customer:
@@ -87,6 +92,16 @@ class Customer:
         if not recipients:
             self._complete(timestamp, request)
         return timestamp
+
+    @contextlib.contextmanager
+    def sending(self, timestamp: int) -> Iterator[None]:
+        """Around the sending of a request: if it fails, nobody will answer, and it is forgotten."""
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._requests.pop(timestamp, None)
+            raise
 
     @property
     def oldest(self) -> int:
@@ -149,14 +164,17 @@ class Customer:
             timestamp: what `new_request` returned.
             timeout: seconds.
         Raises:
+            PostofficeError: this customer made no such request.
             RequestTimeoutError: not done in time; the request stays and may be waited for again.
             PsliteError: what a handler raised on another node.
             ClusterStoppedError: the cluster ended.
         """
         request = self._requests.get(timestamp)
         if request is None:
+            if type(timestamp) is not int or not 0 <= timestamp < self._next:
+                raise PostofficeError(f"{self.postoffice.name} made no request {timestamp!r}")
             return None
-        if not self.postoffice.wait(lambda: request.is_done, timeout):
+        if not self.postoffice.wait(lambda: request.is_done, timeout, request.describe):
             names = ", ".join(node_name(node) for node in sorted(request.waiting_for))
             raise RequestTimeoutError(
                 f"request {timestamp} of app {self.app} has no answer from {names} "

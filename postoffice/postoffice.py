@@ -14,6 +14,7 @@ last worker's goodbye.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -198,17 +199,31 @@ class Postoffice:
 
     # -- waiting --------------------------------------------------------------------------
 
-    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+    def wait(
+        self,
+        done: Callable[[], bool],
+        timeout: float | None = None,
+        what: Callable[[], str] = lambda: "others",
+    ) -> bool:
         """Move messages until `done()`; False when `timeout` seconds are over.
+
+        A long wait is reported from time to time, with `what()` it is for.
 
         Raises:
             ClusterStoppedError: the cluster ended first.
         """
-        if self.van.wait(lambda: done() or self._stopped, timeout):
-            if done():
-                return True
-            raise ClusterStoppedError(self._failure or "the cluster has stopped")
-        return False
+        started, every = self.van.now(), self.van.reports_waits
+        while True:
+            left = None if timeout is None else timeout - (self.van.now() - started)
+            turn = left if every is None else min(every, math.inf if left is None else left)
+            if self.van.wait(lambda: done() or self._stopped, turn):
+                if done():
+                    return True
+                raise ClusterStoppedError(self._failure or "the cluster has stopped")
+            waited = self.van.now() - started
+            if every is None or self.van.is_closed or (timeout is not None and waited >= timeout):
+                return False
+            log.warning("%s has waited %.0f s for %s", self.name, waited, what())
 
     def barrier(
         self, group: Group = Group.WORKERS, name: str = "", timeout: float | None = None
@@ -219,11 +234,14 @@ class Postoffice:
             BarrierError: this node is not of the group, or time is up.
             ClusterStoppedError: the cluster ended.
         """
+        if not isinstance(name, str):
+            raise BarrierError(f"a barrier's name is text, not {name!r}")
         place = (int(group), name)
         count = self._barrier_counts.get(place, 0)
         body = {"group": place[0], "name": name, "count": count}
         self.van.send(self._control(Control.BARRIER, body))
-        if not self.wait(lambda: self._barrier_counts.get(place, 0) > count, timeout):
+        what = f"the others at barrier {name}".rstrip
+        if not self.wait(lambda: self._barrier_counts.get(place, 0) > count, timeout, what):
             raise BarrierError(
                 f"barrier {name or '(no name)'} of {group!r}: not everybody came within {timeout} s"
             )

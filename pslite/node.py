@@ -6,6 +6,7 @@ started it on port 0 learns the port.
 
 from __future__ import annotations
 
+import inspect
 import logging
 
 from postoffice.errors import ClusterStoppedError
@@ -90,6 +91,25 @@ def _run_scheduler(settings: NodeSettings) -> None:
         office.finalize()
 
 
+def start_app(reference: str, office: Postoffice) -> None:
+    """Call `[server] app` with a server's postoffice, which has not started.
+
+    Raises:
+        ConfigError: it cannot be loaded or called, or wants to end the process.
+    """
+    function = load_function(reference, section="server", key="app")
+    try:
+        inspect.signature(function).bind(office)
+    except (TypeError, ValueError) as error:
+        problem = f"{reference} is called with the server's postoffice: {error}"
+        raise ConfigError(problem, section="server", key="app") from None
+    try:
+        function(office)
+    except SystemExit as error:
+        problem = f"{reference} wants to end the process (SystemExit: {error.code})"
+        raise ConfigError(problem, section="server", key="app") from None
+
+
 def _run_server(settings: NodeSettings) -> None:
     from kv.table_server import TableServer  # numba: the scheduler does without
 
@@ -99,7 +119,7 @@ def _run_server(settings: NodeSettings) -> None:
     try:
         TableServer(office, job.param_sync.mode, job.run.seed)
         if job.server.app:
-            load_function(job.server.app, section="server", key="app")(office)
+            start_app(job.server.app, office)
         office.start()
         office.serve()
     except ClusterStoppedError as error:

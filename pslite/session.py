@@ -9,8 +9,8 @@ with pslite.local_cluster(servers=2, workers=4) as cluster:
 from __future__ import annotations
 
 import atexit
+import os
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -77,15 +77,21 @@ def connect(
 
 def _close_at_exit(worker: RemoteWorker) -> None:
     """A program that ends without `close` still says goodbye, and whether it failed."""
-    reference = weakref.ref(worker)
+    process = os.getpid()
 
     def close() -> None:
-        living = reference()
-        if living is not None:
-            error = getattr(sys, "last_value", None)  # of an exception that ended the program
-            living.close(None if error is None else f"{type(error).__name__}: {error}")
+        if os.getpid() != process:
+            return  # a forked child has no share in its parent's worker
+        error = getattr(sys, "last_value", None)  # of an exception that ended the program
+        try:
+            worker.close(None if error is None else f"{type(error).__name__}: {error}")
+        except Exception as problem:  # Python would report it and still exit with 0
+            print(f"{type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(1)
 
     atexit.register(close)
+    worker.on_close = lambda: atexit.unregister(close)
 
 
 def local_cluster(

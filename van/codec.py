@@ -68,7 +68,10 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
     """
     arrays = [_wire_array(array, config) for array in message.arrays]
     meta = message.meta
-    header = msgpack.packb(
+    for name, value in (("cmd", meta.cmd), ("priority", meta.priority)):
+        if not -_INT32 <= value <= _INT32:
+            raise CodecError(f"{name} must fit 32 bits, {value} does not")
+    header = _packed(
         (
             PROTOCOL_VERSION,
             meta.sender,
@@ -106,6 +109,14 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
     if len(arrays) > config.max_frames:
         raise CodecError(f"{len(arrays)} arrays are over [van] max_frames = {config.max_frames}")
     return [header, *arrays]
+
+
+def _packed(fields: tuple[Any, ...]) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(fields)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CodecError(f"a header cannot hold what is in it: {error}") from None
+    return packed
 
 
 def _wire_array(array: NDArray[Any], config: VanConfig) -> NDArray[Any]:

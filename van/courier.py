@@ -11,6 +11,7 @@ Source: leader/followers (Schmidt et al., PLoP 1995); ps-lite has a receiving th
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -21,7 +22,7 @@ import zmq
 
 from van.codec import Frame, encode
 from van.config import VanConfig
-from van.errors import ProtocolVersionError, UnreachablePeerError
+from van.errors import ProtocolVersionError, UnreachablePeerError, VanError
 from van.message import Message
 from van.zmq_sockets import ZmqSockets
 
@@ -50,6 +51,7 @@ class ZmqVan:
     ) -> None:
         self.config = config or VanConfig()
         self.receiver: Callable[[Message], None] = _nobody
+        self.reports_waits: float | None = 30.0
         self.on_refused: Callable[[ProtocolVersionError], None] = _ignore
         self._owned_context: zmq.Context[Any] | None = None
         if context is None:
@@ -62,11 +64,16 @@ class ZmqVan:
         self._waiting = 0
         self._last_wait = 0.0
         self._closed = threading.Event()
+        self._process = os.getpid()
         self._background = (
             threading.Thread(target=self._run_background, name="pslite-van", daemon=True)
             if background
             else None
         )
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
 
     @property
     def address(self) -> str:
@@ -101,6 +108,7 @@ class ZmqVan:
         Raises:
             CodecError: it has arrays that cannot travel.
         """
+        self._refuse_fork()
         frames = encode(message, self.config)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("send %r", message)
@@ -124,6 +132,7 @@ class ZmqVan:
 
         `done` is called often and by this thread only; it must be quick and not send.
         """
+        self._refuse_fork()
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._leader == threading.get_ident():  # a handler waits: it goes on leading
             return self._lead_until(done, deadline)
@@ -140,6 +149,10 @@ class ZmqVan:
         finally:
             self._stop_leading()
             self._send_outbox()  # what others queued while they saw us leading
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._process:
+            raise VanError("a forked process cannot use its parent's node; spawn it instead")
 
     def _follow_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """True when this thread now leads, False when it is done or out of time."""
@@ -244,7 +257,7 @@ class ZmqVan:
 
     def close(self, linger: float | None = None) -> None:
         """Send what is queued, at most `linger` (by default `[van] linger`) seconds, and close."""
-        if self._closed.is_set():
+        if self._closed.is_set() or os.getpid() != self._process:
             return
         limit = self.config.linger if linger is None else linger
         if limit > 0:

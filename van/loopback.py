@@ -190,6 +190,8 @@ class LoopbackVan:
     def __init__(self, network: LoopbackNetwork) -> None:
         self.receiver: Callable[[Message], None] = lambda message: None
         self.on_refused: Callable[[ProtocolVersionError], None] = lambda error: None
+        self.reports_waits: float | None = None
+        self.is_closed = False
         self.counts: Counter[str] = Counter()
         self.address = ""
         self._network = network
@@ -221,4 +223,5 @@ class LoopbackVan:
         return self._network.wait(done, None if timeout is None else self.now() + timeout)
 
     def close(self, linger: float | None = None) -> None:
+        self.is_closed = True
         self._network.detach(self.address)

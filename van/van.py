@@ -20,11 +20,16 @@ class Van(Protocol):
     Attributes:
         receiver: takes what arrives; it may send, and may itself wait.
         on_refused: called when a peer of another protocol version is met.
+        reports_waits: seconds after which a wait is worth a word; None where time is virtual.
         counts: messages `received`, `sent`, and dropped by reason.
     """
 
     receiver: Callable[[Message], None]
     on_refused: Callable[[ProtocolVersionError], None]
+    reports_waits: float | None
+
+    @property
+    def is_closed(self) -> bool: ...
 
     @property
     def address(self) -> str: ...
