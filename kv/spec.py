@@ -55,6 +55,8 @@ class TableSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or len(self.name) > 200:
             raise SettingError("table", f"a name has 1 to 200 characters, not {self.name!r}")
+        if self.name != self.name.encode("utf-8", "replace").decode():
+            raise SettingError("table", f"the name {self.name!r} is no text")
         self._check_choice("kind", self.kind, KINDS)
         self._check_choice("missing", self.missing, MISSING)
         if self.mode is not None:

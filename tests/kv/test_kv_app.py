@@ -16,6 +16,7 @@ from kv.server import KVServer, KVServerDefaultHandle
 from kv.tables import RemoteWorker
 from kv.worker import KVWorker, slot_slicer
 from pslite.session import local_cluster
+from van.errors import CodecError
 
 APP = 3
 LAST = 2**64 - 1
@@ -251,3 +252,77 @@ def test_slicing_gives_each_key_to_one_server_with_its_values(
         }
         split = np.split(original.vals, original.ends()[:-1]) if listed else []
         assert together == {k: v.tolist() for k, v in zip(listed, split, strict=True)}
+
+
+def one_short(meta: KVMeta, pairs: KVPairs, server: KVServer) -> None:
+    server.response(meta, pairs.take(np.arange(pairs.keys.size - 1)))
+
+
+def shifted(meta: KVMeta, pairs: KVPairs, server: KVServer) -> None:
+    server.response(meta, KVPairs(pairs.keys + np.uint64(1), pairs.keys.astype(np.float32)))
+
+
+def no_pairs(meta: KVMeta, pairs: KVPairs, server: KVServer) -> None:
+    server.response(meta)
+
+
+@pytest.mark.parametrize("handle", [one_short, shifted, no_pairs])
+def test_an_answer_with_other_keys_is_refused(handle: Any) -> None:
+    with local_cluster(servers=2, server_app=serve(handle)) as cluster:
+        (kv,) = map(use, cluster.workers)
+        with pytest.raises(KeyValueShapeError, match="the servers answered with"):
+            kv.wait(kv.pull([1, 2, 3, 4]))
+
+
+def test_a_slicer_that_loses_or_repeats_keys_is_refused() -> None:
+    with local_cluster(servers=2, server_app=serve_sums) as cluster:
+        (kv,) = map(use, cluster.workers)
+        for wrong in (lambda p, n: [p, p], lambda p, n: [None, None], lambda p, n: [p]):
+            kv.set_slicer(wrong)
+            with pytest.raises(KeyValueShapeError, match="the slicer"):
+                kv.pull([1, 2])
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def object_values(server: KVServer, meta: KVMeta, pairs: KVPairs) -> None:
+    server.response(meta, KVPairs(pairs.keys, np.array([{}] * pairs.keys.size)))
+
+
+def raises(error: BaseException) -> Callable[[KVServer, KVMeta, KVPairs], None]:
+    def act(server: KVServer, meta: KVMeta, pairs: KVPairs) -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        (object_values, "do not travel"),
+        (raises(UnspeakableError()), "UnspeakableError"),
+        (raises(ValueError("x" * 50_000_000)), "50000000 characters"),
+        (raises(ValueError("a\ud800")), "ValueError"),
+        (raises(SystemExit(0)), "SystemExit"),
+    ],
+)
+def test_whatever_goes_wrong_in_a_handler_is_answered(act: Any, text: str) -> None:
+    def handle(meta: KVMeta, pairs: KVPairs, server: KVServer) -> None:
+        act(server, meta, pairs)
+
+    with local_cluster(server_app=serve(handle)) as cluster:
+        (kv,) = map(use, cluster.workers)
+        with pytest.raises(RemoteError, match=text) as caught:
+            kv.wait(kv.pull([1, 2]))
+
+    assert len(str(caught.value)) < 10_000
+
+
+def test_a_command_that_does_not_fit_is_refused_before_it_is_sent() -> None:
+    with local_cluster(server_app=serve_sums) as cluster:
+        (kv,) = map(use, cluster.workers)
+        with pytest.raises(CodecError, match="cmd must fit 32 bits"):
+            kv.push([1], [1.0], cmd=2**40)

@@ -15,16 +15,19 @@ from kv.errors import (
     KVError,
     MissingKeyError,
     NonFiniteError,
+    SettingError,
     TableConflictError,
     ValueShapeError,
 )
 from kv.initializers import Normal, Uniform, Zeros
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
+from kv.table_protocol import Command
 from kv.tables import RemoteWorker
-from postoffice.errors import ClusterStoppedError
+from postoffice.errors import BarrierError, ClusterStoppedError, PostofficeError
 from pslite.local_nodes import LocalNodes
 from pslite.session import connect, local_cluster
+from van.errors import CodecError
 
 LAST = 2**64 - 1
 OPTIMIZERS = [SGD(lr=0.1), Momentum(lr=0.1), Nesterov(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.1)]
@@ -353,3 +356,68 @@ def test_connect_local_gives_a_cluster_for_notebooks() -> None:
         assert (table.pull(np.arange(10)) < rows).all()
 
     assert threading.active_count() == before
+
+
+def test_what_cannot_be_sent_is_an_error_at_once_and_nothing_waits_for_it(
+    worker: RemoteWorker,
+) -> None:
+    table = worker.sparse_table("unsent", 1)
+
+    with pytest.raises(SettingError, match="no text"):
+        worker.sparse_table("a\ud800", 1)
+    with pytest.raises(SettingError):
+        worker.dense_table("D", (2**70,))
+    with pytest.raises(CodecError):
+        worker.ask_all(Command.SIZE, body=2**80)
+
+    worker.barrier()  # waits for all that is open
+    assert table.pull([1]).shape == (1, 1)
+
+
+@pytest.mark.parametrize("request_", [10**9, -1, None, "7"])
+def test_waiting_for_a_request_that_was_never_made_is_an_error(
+    worker: RemoteWorker, request_: object
+) -> None:
+    with pytest.raises(PostofficeError, match="made no request"):
+        worker.wait(request_)
+
+
+def test_a_barrier_without_a_proper_name_is_an_error(worker: RemoteWorker) -> None:
+    with pytest.raises(BarrierError, match="is text, not 5"):
+        worker.barrier(5)
+
+
+def test_a_worker_without_tables_holds_no_round_up() -> None:
+    with local_cluster(servers=2, workers=2, mode="sync") as nodes:
+
+        def program(worker: RemoteWorker) -> float:
+            if worker.rank == 1:
+                for _ in range(2):
+                    worker.step()
+                worker.barrier()
+                return 0.0
+            table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=Zeros())
+            for _ in range(2):
+                table.push([1], [[1.0]])
+                worker.step()
+            found = float(table.pull([1])[0, 0])
+            worker.barrier()
+            return found
+
+        assert nodes.run(program) == [-2.0, 0.0]
+
+
+def test_a_long_wait_says_what_it_is_for(caplog: pytest.LogCaptureFixture) -> None:
+    with local_cluster(workers=2) as nodes:
+
+        def program(worker: RemoteWorker) -> None:
+            worker.office.van.reports_waits = 0.05
+            if worker.rank == 0:
+                worker.barrier("late")
+                return
+            worker.office.wait(lambda: "worker 0 has waited" in caplog.text)
+            worker.barrier("late")
+
+        nodes.run(program)
+
+    assert "for the others at barrier late" in caplog.text

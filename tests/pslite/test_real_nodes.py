@@ -154,6 +154,66 @@ def test_a_program_that_forgets_to_close_still_ends_the_job(run_job: RunJob) -> 
     assert run_job(program, 1, 2).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("sys.exit(0)", 0),
+        ("sys.exit(3)", 3),
+        ("pid = os.fork() or sys.exit(0); os.waitpid(pid, 0)", 0),
+    ],
+)
+def test_a_worker_ends_as_its_program_says(run_job: RunJob, end: str, code: int) -> None:
+    program = f"""
+        import os, sys
+        import pslite
+        with pslite.connect() as worker:
+            table = worker.sparse_table("t", 1)
+            table.pull([1])
+            {end}
+    """
+
+    assert run_job(program, 1, 1).returncode == code
+
+
+def test_a_worker_held_in_a_function_says_goodbye_too(run_job: RunJob) -> None:
+    program = """
+        import pslite
+        def main():
+            worker = pslite.connect()
+            print(worker.sparse_table("t", 1).pull([1]).shape)
+        main()
+    """
+
+    assert run_job(program, 1, 2).returncode == 0
+
+
+def test_a_failed_push_nobody_waited_for_fails_its_worker(run_job: RunJob) -> None:
+    program = """
+        import pslite
+        worker = pslite.connect()
+        table = worker.sparse_table("t", 1)
+        if worker.rank == 1:
+            table.push([1], [[float("nan")]])
+    """
+
+    result = run_job(program, 1, 2)
+
+    assert result.returncode == 1
+    assert "worker 1" in result.stderr
+    assert "NonFiniteError: table t" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("app", "text"), [("sys:exit", "wants to end the process"), ("os:getpid", "is called with")]
+)
+def test_a_server_app_that_is_none_is_told_in_a_line(run_job: RunJob, app: str, text: str) -> None:
+    result = run_job("import pslite; pslite.connect()", 1, 1, "--set", f"server.app={app}")
+
+    assert result.returncode == 2
+    assert text in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+
+
 def test_one_program_plays_every_role_as_with_ps_lite(
     tmp_path: Path, environment: Environment
 ) -> None:
