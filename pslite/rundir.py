@@ -13,9 +13,7 @@ from typing import Any
 from van.errors import ConfigError
 
 FILE, LOCK = "cluster.json", "cluster.lock"
-LOOK = (
-    0.1  # seconds that one who looks whether a folder is taken may hold its lock, at the very most
-)
+LOOK = 0.1  # seconds that one who only looks whether a folder is taken may hold its lock
 
 
 class RunDirectory:

@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 from sklearn.metrics import log_loss, roc_auc_score
 
 from apps.ctr.cli import main
-from apps.ctr.command import cluster_config, split_overrides
+from apps.ctr.command import cluster_config, named_after, split_overrides
 from apps.ctr.job import read_train_job
+from pslite.config import JobConfig, RunConfig
 from van.errors import ConfigError
 
 MODEL = """
@@ -356,6 +357,14 @@ def test_overrides_go_to_the_file_of_their_section() -> None:
     assert job.param_sync.mode == "sync"
     with pytest.raises(ConfigError, match=r"no section \[cluter\]; did you mean cluster"):
         split_overrides(["cluter.servers=3"])
+
+
+def test_a_job_is_called_as_its_run_folder_unless_the_cluster_ini_names_it(tmp_path: Path) -> None:
+    plain, named = JobConfig(), JobConfig(run=RunConfig(name="nightly"))
+
+    assert named_after(tmp_path / "dssm  wide", plain).run.name == "dssm wide"
+    assert named_after(tmp_path / "wide", named).run.name == "nightly"
+    assert named_after(Path("/"), plain) == plain
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["evaluate"], ["predict"], ["worker"]])
