@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import click
 
 from feature_extract.errors import FeatureError
+
+EXIT_ERROR = 2  # also click's own code for wrong usage
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 ANYWHERE = click.Path(path_type=Path)
@@ -40,6 +45,16 @@ dictionary_option = click.option(
     type=click.Path(exists=True, path_type=Path),
     help="Directory of an earlier extraction, or a dictionary file; hashing needs none.",
 )
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn an error of ours into one line on stderr and exit code 2."""
+    try:
+        yield
+    except FeatureError as error:
+        click.echo(f"pslite-features: error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -97,10 +112,8 @@ def extract(format_: Literal["text", "parquet"], **options: Any) -> None:
     """
     from feature_extract.extract import extract as run
 
-    try:
+    with clear_errors():
         report = run(format=format_, **options)
-    except FeatureError as error:
-        _fail(error)
     _print_report(report)
 
 
@@ -121,10 +134,8 @@ def apply(format_: Literal["text", "parquet"], **options: Any) -> None:
     """
     from feature_extract.extract import apply as run
 
-    try:
+    with clear_errors():
         report = run(format=format_, **options)
-    except FeatureError as error:
-        _fail(error)
     _print_report(report)
 
 
@@ -143,10 +154,8 @@ def explain(**options: Any) -> None:
     """
     from feature_extract.explain import explain as run
 
-    try:
-        found = run(**options)
-    except FeatureError as error:
-        _fail(error)
+    with clear_errors():
+        found = run(**options, warn=_warn)
     for line in found.lines():
         click.echo(line)
 
@@ -171,21 +180,19 @@ def split(**options: Any) -> None:
     """
     from feature_extract.split import split as run
 
-    try:
-        parts = run(**options)
-    except FeatureError as error:
-        _fail(error)
+    with clear_errors():
+        parts = run(**options, warn=_warn)
     for part in parts:
         click.echo(f"{part.rows} rows in {part.path}")
 
 
-def _fail(error: FeatureError) -> NoReturn:
-    raise click.ClickException(str(error))
+def _warn(text: str) -> None:
+    click.echo(f"warning: {text}", err=True)
 
 
 def _print_report(report: dict[str, Any]) -> None:
     for warning in report["warnings"]:
-        click.echo(f"warning: {warning}", err=True)
+        _warn(warning)
     for example in report["bad_examples"]:
         click.echo(f"skipped: {example}", err=True)
     rows = " and ".join(f"{count} {name}" for name, count in report["rows"].items())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from feature_extract.definition import (
@@ -34,6 +34,7 @@ KNOWN_KEYS = {
     "label": ("label",),
     "index": ("kind",),
 }
+Warn = Callable[[str], None]
 KNOWN_SECTIONS = ("raw_sample_schema", "input", "id", "label", "index", *SECTIONS)
 
 
@@ -100,14 +101,31 @@ def read_conf(path: Path, settings: Sequence[str] = ()) -> FeatureConf:
         IniError: anything in it is wrong; the text names file, line, section and key.
     """
     text = read_text(path)
+    sections = parse(text, str(path)) if settings else {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         section, dot, key = name.partition(".")
         if not (equals and dot and section.strip() and key.strip()):
             raise IniError(f"--set {setting!r} is not SECTION.KEY=VALUE", file=str(path))
+        _check_known(section.strip(), key.strip(), sections)
         # of a repeated key the last one counts, so an override is a further line
         text += f"\n[{section.strip()}]\n{key.strip()} = {value}\n"
     return parse_conf(text, str(path))
+
+
+def _check_known(section: str, key: str, sections: Sections) -> None:
+    """Refuse an override that nothing would read, or that would make up a feature."""
+    if section not in KNOWN_SECTIONS:
+        problem = f"unknown section{nearest(section, KNOWN_SECTIONS)}"
+        raise IniError(problem, file="--set", section=section, key=key)
+    known: Collection[str] = KNOWN_KEYS.get(section, sections.get(section, ()))
+    if section == "input":
+        known = [item.name for item in fields(InputSpec)]
+    if key not in known:
+        problem = f"unknown key{nearest(key, known)}"
+        if section in SECTIONS:
+            problem += " (an override changes a feature of the file, it adds none)"
+        raise IniError(problem, file="--set", section=section, key=key)
 
 
 def parse_conf(text: str, file: str) -> FeatureConf:

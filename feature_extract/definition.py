@@ -64,7 +64,7 @@ class Definition:
         operator: one of `SPARSE`.
         fields: the columns it reads, in order.
         prefix: what stands before `#` in its values.
-        breaks: of `bucket`, each exactly a float32, in the order of the ini.
+        breaks: of `bucket`, each exactly a float32, never falling.
         parts: of `combine`, one a field.
         text: the definition as written.
     """
@@ -178,12 +178,17 @@ def _check_prefix(prefix: str, place: Place) -> None:
 
 
 def _breaks(text: str, place: Place) -> tuple[float, ...]:
-    breaks = []
+    breaks: list[float] = []
     for token in text.split("|"):
         value = number(token)
         if value is None:
             raise place.error(
                 f"break {token!r} of {text!r} is not a finite number; write 20|50|100"
+            )
+        if breaks and value < breaks[-1]:
+            raise place.error(
+                f"break {token.strip()} of {text!r} is below the one before it, so no value could "
+                f"reach it; write rising breaks such as 20|50|100"
             )
         breaks.append(value)
     return tuple(breaks)
@@ -211,9 +216,5 @@ def _parts(names: tuple[str, ...], arguments: list[str], place: Place) -> tuple[
 
 
 def break_array(breaks: tuple[float, ...]) -> NDArray[np.float32]:
-    """Breaks to search with: float32, never falling.
-
-    The first break that is not below x, in the order of the ini, is the first whose running
-    maximum is not below x; so breaks may stand in any order.
-    """
-    return np.maximum.accumulate(np.array(breaks, dtype=np.float32))
+    """Breaks to search with: float32, never falling."""
+    return np.array(breaks, dtype=np.float32)

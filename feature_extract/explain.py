@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feature_extract.chunk import Chunk
 from feature_extract.columns import Columns
-from feature_extract.conf import FeatureConf, read_conf
+from feature_extract.conf import FeatureConf, Warn, read_conf
 from feature_extract.definition import Definition
 from feature_extract.earlier import open_index
 from feature_extract.errors import SampleFileError
@@ -82,6 +82,7 @@ def explain(
     *,
     dictionary: Path | None = None,
     settings: Sequence[str] = (),
+    warn: Warn = lambda text: None,
 ) -> Explanation:
     """Extract sample number `row` (from 1, malformed lines left out) alone.
 
@@ -90,10 +91,13 @@ def explain(
         data: the samples.
         dictionary: where the numbers come from; without one only values are shown, unless the ini
             says that they are hashed.
+        warn: gets a line for what looks like a mistake in the ini.
     Raises:
         FeatureError: ini or samples are wrong, or there are fewer samples.
     """
     checked = read_conf(conf, settings)
+    for warning in checked.warnings:
+        warn(warning)
     index = None
     if dictionary is not None or checked.index == "hash":
         index, _ = open_index(checked, dictionary)
@@ -116,13 +120,18 @@ def explain(
 def _single(conf: FeatureConf, data: Path, row: int) -> Chunk:
     before = 0
     optional = conf.label.fields
-    for chunk in open_samples(data, conf, optional=optional).chunks(BadLines(str(data), ENDLESS)):
+    bad = BadLines(str(data), ENDLESS)
+    for chunk in open_samples(data, conf, optional=optional).chunks(bad):
         if row <= before + len(chunk):
             at = row - 1 - before
             columns = {name: texts.slice(at, 1) for name, texts in chunk.columns.items()}
             return Chunk(chunk.file, columns, chunk.lines[at : at + 1], 0)
         before += len(chunk)
-    raise SampleFileError(str(data), f"there is no sample {row}, only {before}")
+    problem = f"there is no sample {row}, only {before}"
+    if bad.count:
+        lines = "line is" if bad.count == 1 else "lines are"
+        problem += f"; {bad.count} {lines} malformed, the first: {bad.examples[0]}"
+    raise SampleFileError(str(data), problem)
 
 
 def _of(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feature_extract.conf import read_conf
+from feature_extract.conf import Warn, read_conf
 from feature_extract.errors import FeatureError, SampleFileError
 from feature_extract.files import replacing
 from feature_extract.readers import PARQUET_SUFFIXES
@@ -32,6 +32,7 @@ def split(
     test_share: float = 0.1,
     conf: Path | None = None,
     header: bool | None = None,
+    warn: Warn = lambda text: None,
 ) -> tuple[Part, Part]:
     """Write `out/train` and `out/test` with the suffix of `data` (uncompressed).
 
@@ -40,6 +41,7 @@ def split(
         test_share: the share of the rows that go into the test file, rounded to whole rows.
         conf: a feature ini whose `[input]` says whether the first line is a header.
         header: the same outright; it wins over `conf`.
+        warn: gets a line for what looks like a mistake in the ini.
     Returns:
         training and test part.
     Raises:
@@ -49,9 +51,12 @@ def split(
         raise FeatureError(f"the test share must lie between 0 and 1, not {test_share}")
     if data.suffix in PARQUET_SUFFIXES:
         return _split_parquet(data, out, test_share)
-    if header is None:
-        header = read_conf(conf).input.header if conf is not None else False
-    return _split_text(data, out, test_share, int(header))
+    if header is None and conf is not None:
+        checked = read_conf(conf)
+        header = checked.input.header
+        for warning in checked.warnings:
+            warn(warning)
+    return _split_text(data, out, test_share, int(header or False))
 
 
 def _split_text(data: Path, out: Path, share: float, header: int) -> tuple[Part, Part]:

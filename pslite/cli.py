@@ -66,7 +66,7 @@ def main() -> None:
     "--run",
     "run_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for cluster.json, by which other commands find the job; default: run.",
+    help="Folder for cluster.json; default: run, in the current folder.",
 )
 @VERBOSE
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -86,11 +86,15 @@ def local(
     nodes. The job ends when all workers have ended, or at the first node that fails, with its
     exit code. Ctrl-C ends everything. A leading `python` is the Python that runs pslite.
 
+    Every running job writes RUN/cluster.json (state, processes, the scheduler's address), by which
+    other commands find it; so a folder `run` appears where none is named by --run. Two jobs at the
+    same time need a folder each.
+
     \b
     Examples:
       pslite local conf/local.ini -- python my_worker.py --epochs 3
       pslite local conf/local.ini --servers 2 --workers 4 --set param_sync.mode=sync \\
-          --log-dir logs -- python my_worker.py
+          --run run/night --log-dir logs -- python my_worker.py
     """
     from pslite.config import read_job
     from pslite.environ import current, verbosity
@@ -118,17 +122,37 @@ def local(
 @main.command()
 @VERBOSE
 def node(verbose: int) -> None:
-    """Run one node of a cluster: a scheduler, a server or a dispatcher.
+    """Run one node of a cluster: the scheduler or a server.
 
     Its role and the scheduler's address come from the environment, as with ps-lite; `pslite local`
     sets them by itself. Programs of workers call pslite.connect().
 
     \b
-    Example, on three terminals:
+    Example, on three terminals. First, in each of them, what all nodes share:
       export DMLC_PS_ROOT_URI=127.0.0.1 DMLC_PS_ROOT_PORT=9091 DMLC_NUM_SERVER=1 DMLC_NUM_WORKER=1
+    Then one line in each:
       DMLC_ROLE=scheduler pslite node
       DMLC_ROLE=server pslite node
       DMLC_ROLE=worker python examples/hello_ps.py
+
+    On several machines DMLC_PS_ROOT_URI is the scheduler's host as the others reach it.
+
+    \b
+    Variables of every node:
+      DMLC_ROLE                scheduler, server or worker
+      DMLC_NUM_SERVER          how many servers
+      DMLC_NUM_WORKER          how many workers
+      DMLC_PS_ROOT_URI         host at which the scheduler listens
+      DMLC_PS_ROOT_PORT        its port
+    Variables of one node, if wanted:
+      DMLC_NODE_HOST           host name or address at which the others reach this node;
+                               unset: this machine's address on the way to the scheduler
+      DMLC_INTERFACE           network interface whose address it takes instead, such as eth0
+      PSLITE_RANK              the rank it asks for; unset: any that is free
+      PSLITE_VERBOSE           0, 1 (connections) or 2 (every message); else PS_VERBOSE
+    Settings, the same for every node:
+      PSLITE_CONF              an ini file, such as conf/local.ini
+      PSLITE_SET               lines section.key=value that override it
     """
     from dataclasses import replace
 

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import io
 import tokenize
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pslite.config import JobConfig, field_types, own_sections
 from pslite.ini import to_ini
@@ -27,6 +27,8 @@ def explain(job: JobConfig) -> str:
         for key, text in texts.pop(name).items():
             default = default_text(owner, key)
             note = f"default {default or 'empty'}" if default is not None else "must be given"
+            if allowed := allowed_values(field_types(owner)[key]):
+                note = f"{' or '.join(allowed)}; {note}"
             meaning = meanings.get(key, "")
             lines.append(f"# {meaning} ({note})" if meaning else f"# ({note})")
             lines.append(to_ini({"": {key: text}}).splitlines(keepends=False)[1])
@@ -52,6 +54,18 @@ def field_comments(owner: type[Any]) -> dict[str, str]:
         elif token.type == tokenize.COMMENT and token.start[0] in line_of_field:
             found[line_of_field[token.start[0]]] = token.string.removeprefix("#").strip()
     return found
+
+
+def allowed_values(annotation: Any) -> tuple[str, ...]:
+    """The texts that a `Literal`, alone or beside None, allows; nothing for other types.
+
+    >>> allowed_values(Literal["async", "sync"]), allowed_values(int)
+    (('async', 'sync'), ())
+    """
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return arguments
+    return next(filter(None, map(allowed_values, arguments)), ())
 
 
 def default_text(owner: type[Any], key: str) -> str | None:

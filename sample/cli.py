@@ -12,10 +12,14 @@ import click
 
 from sample.errors import SampleError
 
+EXIT_ERROR = 2  # also click's own code for wrong usage
 NEEDED = {"duckdb", "numba", "numpy", "pyarrow", "tqdm"}
 
 
-@click.group(epilog="Each command has its own --help with an example.")
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Each command has its own --help with an example.",
+)
 def main() -> None:
     """Raw advertising logs to samples for training.
 
@@ -112,15 +116,18 @@ def _shown(value: float | None) -> str:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """A mistake of the user's ends the command with one line and exit code 1."""
+    """A mistake of the user's ends the command with one line and exit code 2."""
     try:
         yield
     except SampleError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"pslite-sample: error: {error}", err=True)
     except ModuleNotFoundError as error:
         if str(error.name).split(".")[0] not in NEEDED:
             raise
-        click.echo(f"error: {error.name} is not installed; pip install 'pslite[ctr]'", err=True)
+        click.echo(
+            f"pslite-sample: error: {error.name} is not installed; pip install 'pslite[ctr]'",
+            err=True,
+        )
     else:
         return
-    sys.exit(1)
+    sys.exit(EXIT_ERROR)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from apps.ctr.errors import DataError, ModelError
 from apps.ctr.inifile import parse_override, suggestion
-from apps.ctr.inputs import extract_features, find_data, keep_description
+from apps.ctr.inputs import DataFiles, extract_features, find_data, keep_description
 from apps.ctr.job import RunFolder, TrainJob
-from apps.ctr.modelconf import SECTIONS, load_model_config
-from apps.ctr.run import run_job
+from apps.ctr.learner import build_network
+from apps.ctr.modelconf import SECTIONS, ModelConfig, load_model_config
+from apps.ctr.models import network_class
+from apps.ctr.replacing import staging, start_afresh
+from apps.ctr.run import open_datasets, run_job
 from apps.ctr.tables import dense_optimizer, embedding_initializer, embedding_optimizer
 from feature_extract.conf import KNOWN_SECTIONS
 from feature_extract.schema import IndexKind
-from pslite.config import JobConfig, own_sections, read_job
+from pslite.config import JobConfig, RunConfig, own_sections, read_job
+from pslite.launcher import check_size
 from van.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 def train_command(
@@ -37,38 +45,115 @@ def train_command(
 ) -> dict[str, Any]:
     """Train as the options say; returns the figures of `metrics.json`.
 
+    What can be wrong with settings or data is found before anything in the run folder changes.
+
     Raises:
         PsliteError, FeatureError: settings, data or cluster.
     """
+    warnings: list[str] = []
+
+    def warn(text: str) -> None:
+        logger.warning("%s", text)
+        warnings.append(text)
+
     model_overrides, cluster_overrides, feature_overrides = split_overrides(overrides)
-    settings = load_model_config(conf, model_overrides)
-    for check in (dense_optimizer, embedding_optimizer, embedding_initializer):
-        check(settings)  # before an hour of extraction, not after it
+    settings = load_model_config(conf, model_overrides, warn)
+    place = "--set, or " + str(conf) if model_overrides else str(conf)
+    check_model(settings, place)
     job_config = cluster_config(cluster, cluster_overrides, servers, workers, sync)
+    job_config = named_after(out, job_config)
+    if mode == "cluster":
+        check_size(job_config)
     run = RunFolder(path=out)
-    copy_inis(run, {"model.ini": conf, "cluster.ini": cluster})
+    inis = read_inis({"model.ini": conf, "cluster.ini": cluster})
     files = find_data(data)
-    if not files.final:
-        files = extract_features(
-            files, run, features, settings=feature_overrides, min_freq=min_freq, index=index
+    check_feature_overrides(files, feature_overrides)
+    with staging(run) as scratch:
+        found = files
+        if not files.final:
+            how: dict[str, Any] = {"min_freq": min_freq, "index": index}
+            found, doubts = extract_features(
+                files, scratch, features, settings=feature_overrides, **how
+            )
+            for doubt in doubts:
+                warn(doubt)
+        job = TrainJob(
+            run=run,
+            train=found.train.resolve(),
+            test=found.test and found.test.resolve(),
+            conf=settings,
+            mode=mode,
+            servers=0 if mode == "local" else job_config.cluster.servers,
+            workers=job_config.cluster.workers,
+            sync=job_config.param_sync.mode == "sync",
+            seed=job_config.run.seed,
+            warnings=tuple(warnings),
         )
-    else:
-        keep_description(files.train.parent, run)
-    job = TrainJob(
-        run=run,
-        train=files.train.resolve(),
-        test=files.test and files.test.resolve(),
-        conf=settings,
-        mode=mode,
-        servers=0 if mode == "local" else job_config.cluster.servers,
-        workers=job_config.cluster.workers,
-        sync=job_config.param_sync.mode == "sync",
-        seed=job_config.run.seed,
-    )
+        check_network(job, place)
+        start_afresh(run, scratch, files.train, inis)
+    if not files.final:
+        job = replace(
+            job,
+            train=run.features.resolve() / job.train.name,
+            test=job.test and run.features.resolve() / job.test.name,
+        )
+    keep_description(job.train.parent, run)
     test = "no test data" if job.test is None else f"test {job.test}"
     say(f"mode {mode}, {job.table_mode}, {job.workers} workers, seed {job.seed}")
     say(f"train {job.train}, {test}")
     return run_job(job, job_config, say)
+
+
+def check_model(settings: ModelConfig, place: str) -> None:
+    """Find out what is wrong with a model ini before an hour of extraction, not after it.
+
+    Args:
+        place: where the settings come from, for messages.
+    Raises:
+        ConfigError: an unknown network, or settings that no table takes.
+    """
+    try:
+        network_class(settings.net.model)
+        for check in (dense_optimizer, embedding_optimizer, embedding_initializer):
+            check(settings)
+    except ModelError as error:
+        raise ConfigError(str(error), file=place) from error
+    except ConfigError as error:
+        where = {"section": error.section, "key": error.key}
+        raise ConfigError(error.problem, file=error.file or place, **where) from error
+
+
+def check_network(job: TrainJob, place: str) -> None:
+    """Open the data and build the network once.
+
+    Raises:
+        DataError: a file cannot be used, or training and test data differ.
+        ConfigError: the network does not fit its layers, its loss or the data.
+    """
+    data, _ = open_datasets(job)
+    try:
+        build_network(job.conf, data.schema)
+    except ModelError as error:
+        raise ConfigError(str(error), file=place) from error
+
+
+def check_feature_overrides(files: DataFiles, overrides: Sequence[str]) -> None:
+    """Refuse overrides that nothing would read.
+
+    Raises:
+        DataError: overrides of a feature ini where features need no extraction.
+    """
+    if files.final and overrides:
+        problem = f"holds final features; --set {overrides[0]} is for the extraction of samples"
+        raise DataError(files.train, problem)
+
+
+def named_after(out: Path, job: JobConfig) -> JobConfig:
+    """The job under the name of its run folder, unless the cluster ini names it."""
+    name = " ".join(out.resolve().name.split()).lstrip("#; ")
+    if job.run.name != RunConfig().name or not name:
+        return job
+    return replace(job, run=replace(job.run, name=name))
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -108,16 +193,13 @@ def cluster_config(
     return read_job(path, [*overrides, *given])
 
 
-def copy_inis(run: RunFolder, files: dict[str, Path | None]) -> None:
-    """Keep the ini files as they were.
+def read_inis(files: dict[str, Path | None]) -> dict[str, bytes]:
+    """The ini files as they are.
 
     Raises:
-        ConfigError: the run folder cannot be written.
+        ConfigError: one cannot be read.
     """
     try:
-        run.conf.mkdir(parents=True, exist_ok=True)
-        for name, path in files.items():
-            if path is not None:
-                shutil.copyfile(path, run.conf / name)
+        return {name: path.read_bytes() for name, path in files.items() if path is not None}
     except OSError as error:
-        raise ConfigError(f"run folder {run.path} cannot be written: {error}") from error
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(error.filename)) from error

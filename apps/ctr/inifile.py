@@ -2,7 +2,8 @@
 
 A section is a dataclass, a key one of its fields; the field's type says how the text is read and
 `one_of` and `at_least` in its metadata what is allowed. Model files exist outside this project,
-so an unknown section or key is a warning; a wrong value is always an error.
+so an unknown section or key in one is a warning; on the command line, where it can only be a
+mistake, it is an error, and so is a wrong value anywhere.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from van.errors import ConfigError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Sections = dict[str, dict[str, str]]
+Warn = Callable[[str], None]
 
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off"}
@@ -75,14 +77,21 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def read_section(
-    kind: type[T], values: Mapping[str, str], *, file: str, section: str, origin: Mapping[str, str]
+    kind: type[T],
+    values: Mapping[str, str],
+    *,
+    file: str,
+    section: str,
+    origin: Mapping[str, str],
+    warn: Warn = logger.warning,
 ) -> T:
     """A dataclass of type `kind` from the keys of one section.
 
     Args:
-        origin: key -> file, where a value comes from somewhere else than `file` (`--set`).
+        origin: key -> where a value comes from, if not from `file` (`--set`).
+        warn: gets a line for each key of the file that is unknown.
     Raises:
-        ConfigError: a value that cannot be read or is not allowed.
+        ConfigError: a value that cannot be read or is not allowed, or an unknown key of `origin`.
     """
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -91,7 +100,9 @@ def read_section(
         where = origin.get(key, file)
         if key not in fields:
             hint = suggestion(key, fields)
-            logger.warning("%s: [%s] %s is unknown and ignored%s", where, section, key, hint)
+            if key in origin:
+                raise ConfigError(f"unknown key{hint}", file=where, section=section, key=key)
+            warn(f"{where}: [{section}] {key} is unknown and ignored{hint}")
             continue
         try:
             found[key] = read_value(text, hints[key], fields[key].metadata)

@@ -15,7 +15,7 @@ from feature_extract.index import DICTIONARY
 from feature_extract.schema import FILE_NAME, FeatureSchema, IndexKind
 
 FINAL = (".parquet", ".tsv", ".tsv.gz")
-SAMPLES = (".tsv", ".parquet", ".tsv.gz", ".csv")
+SAMPLES = (".tsv", ".parquet", ".tsv.gz", ".csv", ".csv.gz", ".txt", ".txt.gz")
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,16 @@ def find_data(folder: Path) -> DataFiles:
         train = _first(folder, f"{prefix}train", suffixes)
         if train is not None:
             return DataFiles(train, _first(folder, f"{prefix}test", suffixes), final)
-    problem = "holds neither final_train.parquet or .tsv (features) nor train.tsv (samples)"
+    problem = (
+        f"holds neither {_names('final_train', FINAL)} (features) nor "
+        f"{_names('train', SAMPLES)} (samples)"
+    )
     raise DataError(folder, problem)
+
+
+def _names(name: str, suffixes: Sequence[str]) -> str:
+    """`train.tsv, .csv or .gz` of a name and its suffixes."""
+    return f"{name}{', '.join(suffixes[:-1])} or {suffixes[-1]}"
 
 
 def _first(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
@@ -48,14 +56,14 @@ def _first(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
 
 def extract_features(
     samples: DataFiles,
-    run: RunFolder,
+    out: Path,
     feature_ini: Path | None,
     *,
     settings: Sequence[str] = (),
     min_freq: int = 1,
     index: IndexKind | None = None,
-) -> DataFiles:
-    """Extract samples into the run folder; returns the files of final features.
+) -> tuple[DataFiles, list[str]]:
+    """Extract samples into the folder `out`; the files of final features, and warnings.
 
     Args:
         settings, min_freq, index: see `feature_extract.extract.extract`.
@@ -65,12 +73,10 @@ def extract_features(
     """
     if feature_ini is None:
         raise DataError(samples.train, "holds samples, which need a feature ini: --features FILE")
-    out = run.features
     how: dict[str, Any] = {"min_freq": min_freq, "settings": settings, "index": index}
-    extract(feature_ini, samples.train, samples.test, out, **how)
-    keep_description(out, run)
+    report = extract(feature_ini, samples.train, samples.test, out, **how)
     final = (out / "final_train.parquet", out / "final_test.parquet")
-    return DataFiles(final[0], final[1] if samples.test else None, final=True)
+    return DataFiles(final[0], final[1] if samples.test else None, final=True), report["warnings"]
 
 
 def keep_description(folder: Path, run: RunFolder) -> None:

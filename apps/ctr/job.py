@@ -69,6 +69,7 @@ class TrainJob:
         mode: local (one process, no network), threads or cluster (processes).
         sync: whether the tables wait for all workers in each step.
         seed: of initial values.
+        warnings: what looked like a mistake in the ini files, to be repeated at the end.
     """
 
     run: RunFolder
@@ -80,6 +81,7 @@ class TrainJob:
     workers: int = 1
     sync: bool = False
     seed: int = 1
+    warnings: tuple[str, ...] = ()
 
     @property
     def table_mode(self) -> str:
@@ -106,6 +108,7 @@ def read_train_job(run: Path) -> TrainJob:
         raise SavedModelError(run, f"{folder.job} cannot be read: {error}") from error
     found["conf"] = model_config(plain_sections(found["conf"]), file=str(folder.job))
     found |= {"run": folder, "train": Path(found["train"])}
+    found["warnings"] = tuple(found.get("warnings", ()))
     return TrainJob(**{**found, "test": found["test"] and Path(found["test"])})
 
 

@@ -40,6 +40,20 @@ def block_shapes(network: type[Network], schema: Schema, dim: int) -> dict[str, 
     }
 
 
+def build_network(conf: ModelConfig, schema: Schema) -> tuple[Network, dict[str, BlockShape]]:
+    """The network that the settings name, for data with these features, and its inputs.
+
+    Raises:
+        ModelError: it does not fit its layers, its loss or the data.
+    """
+    kind = network_class(conf.net.model)
+    shapes = block_shapes(kind, schema, conf.sparse_dict.emb_dim)
+    torch.manual_seed(conf.train.seed)
+    network = kind(shapes, conf.net.layers)
+    check_output(network.output, conf.loss.loss)
+    return network, shapes
+
+
 class Learner:
     """A network and its tables.
 
@@ -54,11 +68,7 @@ class Learner:
         self, worker: Worker, conf: ModelConfig, schema: Schema, clock: Stopwatch | None = None
     ) -> None:
         self.worker, self.conf, self.clock = worker, conf, clock or Stopwatch()
-        kind = network_class(conf.net.model)
-        self.shapes = block_shapes(kind, schema, conf.sparse_dict.emb_dim)
-        torch.manual_seed(conf.train.seed)
-        self.network = kind(self.shapes, conf.net.layers)
-        check_output(self.network.output, conf.loss.loss)
+        self.network, self.shapes = build_network(conf, schema)
         self._parameters = dict(self.network.named_parameters())
         if names := [name for name, _ in self.network.named_buffers()]:
             logger.warning("buffers %s are this worker's own and not saved", ", ".join(names))

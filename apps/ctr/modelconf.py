@@ -15,6 +15,7 @@ from typing import Any
 
 from apps.ctr.inifile import (
     Sections,
+    Warn,
     logger,
     parse_override,
     parse_size,
@@ -175,19 +176,26 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def load_model_config(path: str | Path, overrides: Sequence[str] = ()) -> ModelConfig:
+def load_model_config(
+    path: str | Path, overrides: Sequence[str] = (), warn: Warn = logger.warning
+) -> ModelConfig:
     """Read a model ini.
 
     Args:
         overrides: `section.key=value` each, as on the command line; later ones win.
+        warn: gets a line for each section or key of the file that is unknown.
     Raises:
         ConfigError: naming file, section and key.
     """
-    return model_config(read_sections(path), file=str(path), overrides=overrides)
+    return model_config(read_sections(path), file=str(path), overrides=overrides, warn=warn)
 
 
 def model_config(
-    sections: Sections, *, file: str = "model ini", overrides: Sequence[str] = ()
+    sections: Sections,
+    *,
+    file: str = "model ini",
+    overrides: Sequence[str] = (),
+    warn: Warn = logger.warning,
 ) -> ModelConfig:
     """Settings from sections already read; see `load_model_config`."""
     sections = {name: dict(values) for name, values in sections.items()}
@@ -202,11 +210,16 @@ def model_config(
     for name in sections:
         if name not in SECTIONS:
             hint = suggestion(name, SECTIONS)
-            logger.warning("%s: section [%s] is unknown and ignored%s", file, name, hint)
+            warn(f"{file}: section [{name}] is unknown and ignored{hint}")
     return ModelConfig(
         **{
             name: read_section(
-                kind, sections.get(name, {}), file=file, section=name, origin=origin.get(name, {})
+                kind,
+                sections.get(name, {}),
+                file=file,
+                section=name,
+                origin=origin.get(name, {}),
+                warn=warn,
             )
             for name, kind in SECTIONS.items()
         }

@@ -35,7 +35,7 @@ EPILOG = """
 Examples:
   ./run_taobao_ctr.sh
   ./run_taobao_ctr.sh --impressions 20000 --behaviors 100000 --out run/small
-  ./run_taobao_ctr.sh --raw /data/taobao --conf conf/dssm.ini --out run/real
+  ./run_taobao_ctr.sh --raw /data/taobao --conf conf/dssm.ini --sync --out run/real
 
 OUT gets raw/ (generated logs), samples/, features/, local/ and cluster/ (models and figures),
 predictions.txt and logs/.
@@ -76,7 +76,13 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     conf = ROOT / "conf"
     add("--raw", type=Path, metavar="DIR", help="real raw logs; without it they are generated")
-    add("--conf", type=Path, metavar="INI", default=conf / "fnn.ini", help="model; default fnn")
+    add(
+        "--conf",
+        type=Path,
+        metavar="INI",
+        default=conf / "fnn.ini",
+        help="model; default conf/fnn.ini",
+    )
     add(
         "--features",
         type=Path,
@@ -96,6 +102,13 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=1, help="of logs and model; default 1")
     add("--servers", type=int, metavar="S", default=2, help="server processes; default 2")
     add("--workers", type=int, metavar="W", default=2, help="worker processes; default 2")
+    add(
+        "--sync",
+        action="store_true",
+        help="workers on the cluster wait for each other in each "
+        "step; default: as [param_sync] mode of the cluster ini says, which is async in "
+        "conf/local.ini",
+    )
     add("--out", type=Path, metavar="DIR", default=Path("run/taobao"), help="default run/taobao")
     given = parser.parse_args(arguments)
     for name in ("conf", "features", "cluster"):
@@ -117,6 +130,7 @@ def plan(given: argparse.Namespace) -> list[Stage]:
     train = ["pslite-ctr", "train", "--conf", given.conf, "--features", given.features]
     train += ["--data", features, "--set", f"run.seed={given.seed}"]
     size = ["--cluster", given.cluster, "--servers", given.servers, "--workers", given.workers]
+    size += ["--sync"] if given.sync else []
     test = ["--data", features / "final_test.parquet", "--out", out / "predictions.txt"]
     stages: dict[str, list[Any]] = {}
     if given.raw is None:
@@ -175,7 +189,7 @@ def summary(out: Path, raw: Path) -> str:
         figures = _read_json(out / mode / "metrics.json")
         rows.append(
             (
-                mode,
+                " ".join([mode, figures["param_sync"]] if "param_sync" in figures else [mode]),
                 _figure(figures.get("samples_per_second"), ",.0f"),
                 _figure(figures.get("train_logloss"), ".5f"),
                 _figure(figures.get("test_logloss"), ".5f"),

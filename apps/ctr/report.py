@@ -39,7 +39,9 @@ def training_report(metrics: dict[str, Any], out: Path) -> str:
         ("model, figures", f"{out / 'model'}, {out / 'metrics.json'}"),
         ("learning curve", f"{out / 'learning_curve.png'}"),
     ]
-    return _table(lines) + (f"\n{metrics['remark']}" if metrics["remark"] else "")
+    remarks = [metrics["remark"]] if metrics["remark"] else []
+    remarks += [f"warning: {warning}" for warning in metrics["warnings"]]
+    return "\n".join([_table(lines), *remarks])
 
 
 def _number(value: float | None, digits: int) -> str:

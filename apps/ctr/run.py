@@ -36,7 +36,6 @@ def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
     Raises:
         PsliteError: the data, the settings, or a node of the cluster.
     """
-    job.run.metrics.unlink(missing_ok=True)
     job.write()
     if job.mode == "cluster":
         _run_processes(job, cluster)
@@ -164,6 +163,7 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
         "test_logloss": test.logloss if test else None,
         "test_calibration": test.calibration if test else None,
         "remark": test.remark if test else "no test data",
+        "warnings": list(job.warnings),
         "embedding_rows": len(result.snapshot.keys),
         "digest": result.digest,
     }

@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 from sklearn.metrics import log_loss, roc_auc_score
 
 from apps.ctr.cli import main
-from apps.ctr.command import cluster_config, split_overrides
+from apps.ctr.command import cluster_config, named_after, split_overrides
 from apps.ctr.job import read_train_job
+from pslite.config import JobConfig, RunConfig
 from van.errors import ConfigError
 
 MODEL = """
@@ -225,7 +226,8 @@ def test_a_failing_worker_ends_the_run_with_its_error(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--set", "train.epochs=2"], None),
+        (["--set", "train.epchs=2"], "--set [train] epchs: unknown key; did you mean epoch?"),
+        (["--set", "index.kind=hash"], "--set index.kind=hash is for the extraction of samples"),
         (["--set", "trian.epoch=2"], "no section [trian]; did you mean train?"),
         (["--set", "train.epoch=two"], "--set [train] epoch: 'two' is not a whole number"),
         (["--set", "cluster.wrokers=2"], "wrokers: unknown key; did you mean workers?"),
@@ -235,13 +237,9 @@ def test_a_failing_worker_ends_the_run_with_its_error(
     ],
 )
 def test_wrong_settings_are_one_line(
-    tmp_path: Path, model_ini: Path, final: Path, options: list[str], problem: str | None
+    tmp_path: Path, model_ini: Path, final: Path, options: list[str], problem: str
 ) -> None:
     args = ["train", "--conf", model_ini, "--data", final, "--out", tmp_path / "run", *options]
-    if problem is None:
-        invoke(*args)
-        return
-
     result = invoke(*args, code=2)
 
     assert problem in result.output
@@ -267,6 +265,87 @@ def test_data_that_cannot_be_used_is_named(
     )
 
 
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--set", "net.model=fmm"],
+        ["--set", "net.layers=fc:2,sigmoid:-1"],
+        ["--set", "cluster.workers=99999", "--mode", "cluster"],
+        ["--data", "EMPTY"],
+        ["--data", "BROKEN", "--features", "FEATURES"],
+    ],
+)
+def test_a_training_that_cannot_start_leaves_the_run_before_it_as_it_was(
+    tmp_path: Path, model_ini: Path, final: Path, samples: Path, wrong: list[str]
+) -> None:
+    train = ["train", "--conf", model_ini, "--data", final, "--out", tmp_path / "run"]
+    places = {"EMPTY": tmp_path / "empty", "BROKEN": samples, "FEATURES": samples / "features.ini"}
+    places["EMPTY"].mkdir()
+    (samples / "test.tsv").write_text("too few columns\n")
+    invoke(*train)
+    before = everything_in(tmp_path / "run")
+
+    invoke(*train, *(places.get(word, word) for word in wrong), code=2)
+    invoke(*train[:-1], tmp_path / "fresh", *(places.get(word, word) for word in wrong), code=2)
+
+    assert everything_in(tmp_path / "run") == before
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_a_training_that_fails_on_its_way_leaves_no_model_to_measure(
+    tmp_path: Path, model_ini: Path, final: Path, samples: Path
+) -> None:
+    run, ini = tmp_path / "run", samples / "features.ini"
+    invoke("train", "--conf", model_ini, "--features", ini, "--data", samples, "--out", run)
+    wild = ["--set", "optimizer.optimizer=sgd", "--set", "optimizer.learning_rate=1e30"]
+
+    invoke("train", "--conf", model_ini, "--data", final, "--out", run, *wild, code=2)
+    result = invoke("evaluate", "--run", run, "--data", final / "final_test.parquet", code=2)
+
+    assert "manifest.json cannot be read" in result.output
+    assert not any((run / "features").iterdir())
+
+
+def test_a_run_can_be_repeated_from_what_it_left(
+    tmp_path: Path, model_ini: Path, samples: Path
+) -> None:
+    run, ini = tmp_path / "run", samples / "features.ini"
+    invoke("train", "--conf", model_ini, "--features", ini, "--data", samples, "--out", run)
+    digest = metrics(run)["digest"]
+
+    invoke("train", "--conf", run / "conf/model.ini", "--data", run / "features", "--out", run)
+
+    assert metrics(run)["digest"] == digest
+    invoke("predict", "--run", run, "--data", samples / "test.tsv", "--out", tmp_path / "p")
+
+
+def test_what_is_ignored_in_an_ini_is_said_again_at_the_end(
+    tmp_path: Path, model_ini: Path, samples: Path
+) -> None:
+    model_ini.write_text(MODEL + "learning_rat = 1\n[trian]\nepoch = 9\n")
+    ini = samples / "features.ini"
+    ini.write_text(FEATURES + "[inptu]\nformat = csv\n")
+
+    said = invoke(
+        "train", "--conf", model_ini, "--features", ini, "--data", samples, "--out", tmp_path / "r"
+    ).output
+
+    last = said[said.index("learning curve") :].splitlines()[1:]
+    assert [line.partition(" ")[0] for line in last] == ["warning:"] * 3
+    assert metrics(tmp_path / "r")["warnings"] == [line.partition(" ")[2] for line in last]
+    assert "section [trian] is unknown and ignored; did you mean train?" in last[0]
+    assert "[debug] learning_rat is unknown and ignored" in last[1]
+    assert "[inptu] is unknown; did you mean 'input'?" in last[2]
+
+
 def test_overrides_go_to_the_file_of_their_section() -> None:
     given = ["train.epoch=2", "cluster.servers=3", "run.seed=5", "index.index=hash"]
     model, cluster, features = split_overrides(given)
@@ -278,6 +357,14 @@ def test_overrides_go_to_the_file_of_their_section() -> None:
     assert job.param_sync.mode == "sync"
     with pytest.raises(ConfigError, match=r"no section \[cluter\]; did you mean cluster"):
         split_overrides(["cluter.servers=3"])
+
+
+def test_a_job_is_called_as_its_run_folder_unless_the_cluster_ini_names_it(tmp_path: Path) -> None:
+    plain, named = JobConfig(), JobConfig(run=RunConfig(name="nightly"))
+
+    assert named_after(tmp_path / "dssm  wide", plain).run.name == "dssm wide"
+    assert named_after(tmp_path / "wide", named).run.name == "nightly"
+    assert named_after(Path("/"), plain) == plain
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["evaluate"], ["predict"], ["worker"]])

@@ -116,6 +116,8 @@ def test_overrides_win_and_are_named_in_errors(tmp_path: Path) -> None:
         load_model_config(path, ["train.epoch=x"])
     with pytest.raises(ConfigError, match="did you mean train"):
         load_model_config(path, ["trian.epoch=1"])
+    with pytest.raises(ConfigError, match="epchs: unknown key; did you mean epoch"):
+        load_model_config(path, ["train.epchs=1"])
     with pytest.raises(ConfigError, match=r"section\.key=value"):
         load_model_config(path, ["epoch=1"])
 

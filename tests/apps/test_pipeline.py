@@ -59,6 +59,13 @@ def test_both_trainings_differ_only_in_how_they_run() -> None:
     )
 
 
+def test_sync_is_of_the_training_on_the_cluster() -> None:
+    stages = {step.name: step.command for step in plan(options_of(["--out", "OUT", "--sync"]))}
+
+    assert "--sync" in stages["train-cluster"]
+    assert [name for name, command in stages.items() if "--sync" in command] == ["train-cluster"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -125,8 +132,8 @@ def test_the_table_puts_both_trainings_beside_the_best_possible(tmp_path: Path) 
     }
     for folder, name, value in (
         ("raw", "truth.json", {"best_auc_test": 0.75}),
-        ("local", "metrics.json", figures),
-        ("cluster", "metrics.json", {**figures, "test_auc": None}),
+        ("local", "metrics.json", {**figures, "param_sync": "async"}),
+        ("cluster", "metrics.json", {**figures, "param_sync": "sync", "test_auc": None}),
     ):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(json.dumps(value))
@@ -134,8 +141,9 @@ def test_the_table_puts_both_trainings_beside_the_best_possible(tmp_path: Path) 
     lines = summary(tmp_path, tmp_path / "raw").splitlines()
 
     assert lines[0].startswith("mode     ")
-    assert lines[1].split() == ["local", "12,346", "0.25000", "0.20000", "0.70000", "0.75000"]
-    assert lines[2].split() == ["cluster", "12,346", "0.25000", "0.20000", "-", "0.75000"]
+    numbers = ["12,346", "0.25000", "0.20000", "0.70000", "0.75000"]
+    assert lines[1].split() == ["local", "async", *numbers]
+    assert lines[2].split() == ["cluster", "sync", *numbers[:3], "-", numbers[4]]
     assert len({len(line) for line in lines[:3]}) == 1
 
 

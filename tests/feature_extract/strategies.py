@@ -28,7 +28,9 @@ def samples(draw, escape: bool, compat: bool, size: st.SearchStrategy[int]) -> l
     return rows
 
 
-breaks = st.lists(st.sampled_from(BREAKS), min_size=1, max_size=4).map("|".join)
+breaks = st.lists(st.sampled_from(BREAKS), min_size=1, max_size=4).map(
+    lambda texts: "|".join(sorted(texts, key=float))
+)
 texts, numbers, lists = (st.sampled_from(f) for f in (TEXT_FIELDS, NUMBER_FIELDS, LIST_FIELDS))
 bucket = st.builds("{},bucket,{}".format, numbers, breaks)
 hit = st.builds("{}|{},hit".format, st.one_of(texts, numbers), lists)

@@ -69,7 +69,8 @@ def test_a_mistake_is_one_line_and_an_exit_code(files: Path):
         "--set", "dense_features_user.001_age=age,lgo",
     )  # fmt: skip
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
+    assert result.stderr.startswith("pslite-features: error: ")
     assert result.stderr.count("\n") == 1
     assert "[dense_features_user] 001_age: unknown operator 'lgo'; did you mean 'log'?" in (
         result.stderr
@@ -182,8 +183,33 @@ def test_explain_shows_what_a_feature_read_and_what_came_out(files: Path):
     assert f"{files / 's.tsv'}:2" in result.output
     assert "user=u2 | hist=x" in result.output
     result = call("explain", "--conf", files / "f.ini", "--data", files / "s.tsv", "--row", 4)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "there is no sample 4, only 3" in result.output
+
+
+def test_explain_and_split_warn_of_what_they_ignore(files: Path):
+    (files / "f.ini").write_text(INI + "[sparse_feature_user]\n[input]\nstrp = true\n")
+    conf, data = ["--conf", files / "f.ini"], ["--data", files / "s.tsv"]
+
+    for result in (
+        call("explain", *conf, *data, "--row", 1),
+        call("split", *conf, *data, "--out", files / "parts", "--test-share", 0.4),
+    ):
+        assert result.exit_code == 0, result.output
+        first, second = result.stderr.splitlines()
+        assert first.startswith("warning: ")
+        assert "[sparse_feature_user] is unknown; did you mean 'sparse_features_user'?" in first
+        assert "[input] strp is unknown; did you mean 'strip'?" in second
+
+
+def test_explain_tells_of_malformed_lines_where_a_sample_is_not_there(files: Path):
+    (files / "s.tsv").write_text("u1\nu2\t1\n" + SAMPLES)
+
+    result = call("explain", "--conf", files / "f.ini", "--data", files / "s.tsv", "--row", 4)
+
+    assert result.exit_code == 2
+    assert "there is no sample 4, only 3; 2 lines are malformed, the first: " in result.stderr
+    assert "s.tsv:1: 1 columns where 4 are expected" in result.stderr
 
 
 @pytest.mark.parametrize("header", [False, True])

@@ -99,6 +99,7 @@ def test_features_come_in_the_order_of_the_key_text():
         ("price,bucket,1,2", "operator 'bucket' takes one argument"),
         ("price,bucket,1|x", "break 'x' of '1|x' is not a finite number"),
         ("price,bucket,", "break '' of '' is not a finite number"),
+        ("price,bucket,22|19|7", "break 19 of '22|19|7' is below the one before it"),
         ("price,bucket,1|nan", "break 'nan' of '1|nan' is not a finite number"),
         ("hist,group,brand,x", "operator 'group' takes at most one argument"),
         ("hist,group,", "the prefix is empty"),
@@ -196,6 +197,25 @@ def test_settings_override_lines_of_the_file(tmp_path: Path):
     assert [f.operator for f in found.features] == ["sqrt", "direct"]
     with pytest.raises(IniError, match=re.escape("--set 'index=hash' is not SECTION.KEY=VALUE")):
         read_conf(path, ["index=hash"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("index.knd=hash", "--set [index] knd: unknown key; did you mean 'kind'?"),
+        ("inptu.format=csv", "--set [inptu] format: unknown section; did you mean 'input'?"),
+        ("input.strp=yes", "--set [input] strp: unknown key; did you mean 'strip'?"),
+        ("dense_features_ad.001_prize=price,log", "did you mean '001_price'? (an override changes"),
+    ],
+)
+def test_an_override_of_what_is_not_there_is_an_error(tmp_path: Path, setting: str, problem: str):
+    path = tmp_path / "f.ini"
+    path.write_text(BASE)
+
+    with pytest.raises(IniError) as caught:
+        read_conf(path, [setting])
+
+    assert problem in str(caught.value)
 
 
 def test_an_unreadable_ini_is_an_error_of_ours(tmp_path: Path):

@@ -83,10 +83,10 @@ def test_a_bucket_is_the_first_break_not_below_the_number_in_float32(run):
     ]  # fmt: skip
 
 
-def test_breaks_out_of_order_are_tried_in_their_order(run):
-    out = run("001 = number,bucket,5|1|9", rows(["0", "3", "5", "6", "10"]))
+def test_of_equal_breaks_the_first_counts(run):
+    out = run("001 = number,bucket,1|5|5|9", rows(["0", "3", "5", "6", "10"]))
 
-    assert column(out, 5) == ["001#0", "001#0", "001#0", "001#2", "001#3"]
+    assert column(out, 5) == ["001#0", "001#1", "001#1", "001#3", "001#4"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import pslite
 from pslite.cli import main
 from pslite.config import JobConfig
+from pslite.environ import OURS
 from pslite.launcher import LaunchOptions
 from van.errors import ConfigError
 
@@ -51,6 +52,27 @@ def test_config_prints_the_settings_as_an_ini_that_reads_back(tmp_path: Path) ->
     assert code == 0
     assert "# server processes, 1 to 1024 (default 1)\nservers = 4\n" in out
     assert run("config", str(printed))[1] == out
+
+
+def test_config_lists_the_values_a_setting_allows() -> None:
+    _, out, _ = run("config", LOCAL)
+
+    assert "(async or sync; default async)\nmode = async\n" in out
+
+
+def test_the_help_of_node_tells_every_variable_and_offers_no_role_that_cannot_run() -> None:
+    _, out, _ = run("node", "--help")
+
+    for variable in OURS:
+        assert variable in out or variable == "DMLC_NUM_DISPATCHER"
+    assert "dispatcher" not in out
+
+
+def test_the_help_of_local_says_what_it_writes_and_where() -> None:
+    _, out, _ = run("local", "--help")
+
+    assert "RUN/cluster.json" in out
+    assert "default: run" in out
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,20 @@ def test_two_jobs_cannot_have_one_folder(tmp_path: Path) -> None:
     assert launch("pass", run_dir=tmp_path).code == 0
 
 
+def test_a_job_whose_launcher_was_killed_counts_as_ended(tmp_path: Path) -> None:
+    with Launcher("print('ready'); signal.pause()", run_dir=tmp_path) as job:
+        job.read_until("[worker 0] ready")
+        before = read_cluster(tmp_path)
+
+        job.process.kill()
+        job.process.wait(timeout=PATIENCE)
+
+        assert before["state"] in ("starting", "running")
+        assert len(before["nodes"]) >= 3
+        assert read_cluster(tmp_path) == {**before, "state": "ended", "nodes": []}
+        assert json.loads((tmp_path / "cluster.json").read_text())["state"] != "ended"
+
+
 # -- signals and sudden death -------------------------------------------------------------
 
 

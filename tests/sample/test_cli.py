@@ -32,11 +32,13 @@ def test_generate_then_join(tmp_path):
     assert all(line.count("\t") == len(SCHEMA) - 1 for line in lines)
 
 
-def test_a_mistake_is_one_line_and_exit_code_1(tmp_path):
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     result = run("join", "--raw", tmp_path, "--out", tmp_path / "out")
 
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"error: {tmp_path / 'raw_sample.csv'}: no such file")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        f"pslite-sample: error: {tmp_path / 'raw_sample.csv'}: no such file"
+    )
     assert "Traceback" not in result.output
 
 
@@ -48,7 +50,7 @@ def test_skipped_lines_are_reported(tmp_path):
     refused = run("join", "--raw", tmp_path, "--out", tmp_path)
     skipped = run("join", "--raw", tmp_path, "--out", tmp_path, "--max-bad", 3)
 
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "--max-bad" in refused.stderr
     assert skipped.exit_code == 0
     assert "skipped 1 malformed lines (behavior_log.csv 1)" in skipped.stderr
@@ -56,8 +58,9 @@ def test_skipped_lines_are_reported(tmp_path):
 
 
 @pytest.mark.parametrize("command", [[], ["generate"], ["join"]])
-def test_help_teaches_with_an_example(command):
-    result = run(*command, "--help")
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_teaches_with_an_example(command, option):
+    result = run(*command, option)
 
     assert result.exit_code == 0
     assert "Example:\n" in result.output
@@ -95,7 +98,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
     result = run("join", "--raw", tmp_path, "--out", tmp_path)
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "error: duckdb is not installed; pip install 'pslite[ctr]'" in result.stderr
 
 
