@@ -11,6 +11,14 @@ What needs no network:
     consistency    when a push is applied and a pull answered
     engine         all tables of one server
     local, local_worker, local_tables   a whole cluster in this process
+    requests       how a push counts exactly once, as pure state machines
+
+On a cluster:
+
+    remote_worker, tables    a worker's side of tables
+    table_server   a server's side, over the engine
+    worker, server           ps-lite's KVWorker and KVServer, keys and values in `pairs`
+    gather         a value of each worker at rank 0
 
 Importing the package itself loads none of it.
 """

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
-from kv.initializers import Initializer
 from kv.local_tables import LocalDenseTable, LocalSparseTable
-from kv.optimizers import Optimizer
 from kv.protocols import Read, Request, Write
 from kv.spec import TableSpec
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from kv.local import LocalCluster
 
 
-class LocalWorker:
+class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     """One worker of a `LocalCluster`; fits `kv.protocols.Worker`."""
 
     def __init__(self, cluster: LocalCluster, rank: int) -> None:
@@ -41,38 +40,10 @@ class LocalWorker:
     def num_workers(self) -> int:
         return self._cluster.num_workers
 
-    def sparse_table(
-        self,
-        name: str,
-        dim: int,
-        *,
-        optimizer: Optimizer | None = None,
-        initializer: Initializer | None = None,
-        missing: str = "init",
-        mode: str | None = None,
-    ) -> LocalSparseTable:
-        """Define or find a table; defaults as in `TableSpec.sparse`.
-
-        Raises:
-            SettingError: the definition makes no sense.
-            TableConflictError: the name stands for another definition.
-        """
-        spec = TableSpec.sparse(
-            name, dim, optimizer=optimizer, initializer=initializer, missing=missing, mode=mode
-        )
+    def _sparse(self, spec: TableSpec) -> LocalSparseTable:
         return LocalSparseTable(self, *self._define(spec))
 
-    def dense_table(
-        self,
-        name: str,
-        shape: Sequence[int],
-        *,
-        optimizer: Optimizer | None = None,
-        initializer: Initializer | None = None,
-        mode: str | None = None,
-    ) -> LocalDenseTable:
-        """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
-        spec = TableSpec.dense(name, shape, optimizer=optimizer, initializer=initializer, mode=mode)
+    def _dense(self, spec: TableSpec) -> LocalDenseTable:
         return LocalDenseTable(self, *self._define(spec))
 
     def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:

@@ -12,8 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
-from kv.tables import RemoteWorker
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role

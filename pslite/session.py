@@ -21,7 +21,7 @@ from pslite.node import make_office, run_node, set_up_logging
 from van.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kv.tables import RemoteWorker
+    from kv.remote_worker import RemoteWorker
     from pslite.local_nodes import LocalNodes
 
 ServerApp = Callable[[Postoffice], object]
@@ -61,7 +61,7 @@ def connect(
     if settings.role is not Role.WORKER:
         run_node(settings)
         raise SystemExit(0)
-    from kv.tables import RemoteWorker  # loads Numba, which a scheduler does without
+    from kv.remote_worker import RemoteWorker  # loads Numba, which a scheduler does without
 
     set_up_logging(settings)
     office = make_office(settings)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kv.errors import KeyValueShapeError, RemoteError, UnsortedKeysError
 from kv.pairs import KVMeta, KVPairs, require_increasing
+from kv.remote_worker import RemoteWorker
 from kv.server import KVServer, KVServerDefaultHandle
-from kv.tables import RemoteWorker
 from kv.worker import KVWorker, slot_slicer
 from pslite.session import local_cluster
 from van.errors import CodecError

@@ -22,8 +22,8 @@ from kv.errors import (
 from kv.initializers import Normal, Uniform, Zeros
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
+from kv.remote_worker import RemoteWorker
 from kv.table_protocol import Command
-from kv.tables import RemoteWorker
 from postoffice.errors import BarrierError, ClusterStoppedError, PostofficeError
 from pslite.local_nodes import LocalNodes
 from pslite.session import connect, local_cluster

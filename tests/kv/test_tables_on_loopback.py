@@ -9,8 +9,8 @@ import pytest
 
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adam
+from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
-from kv.tables import RemoteWorker
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
