@@ -3,7 +3,7 @@
 The `DMLC_*` names and `PS_VERBOSE` have ps-lite's meaning. What is unset is as the ini file says,
 which `PSLITE_CONF` names and `PSLITE_SET` overrides.
 
-    DMLC_ROLE                       scheduler, server, worker or dispatcher
+    DMLC_ROLE                       scheduler, server or worker
     DMLC_NUM_SERVER, _WORKER, _DISPATCHER     how many of each
     DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT       where the scheduler listens
     DMLC_NODE_HOST                  where this node listens; wins over
@@ -162,12 +162,15 @@ def child_environ(env: Mapping[str, str], settings: NodeSettings) -> dict[str, s
 
 
 def _role(env: Mapping[str, str]) -> Role:
-    name, roles = env.get("DMLC_ROLE", ""), [role.value for role in Role]
+    name = env.get("DMLC_ROLE", "")
+    roles = [role.value for role in Role if role is not Role.DISPATCHER]
     if not name:
         raise ConfigError(
             "DMLC_ROLE is not set, so this process is in no cluster; start it by "
             "`pslite local conf/local.ini -- python PROGRAM`, or use pslite.connect(local=True)"
         )
+    if name == Role.DISPATCHER:
+        raise ConfigError(f"{name} is not supported yet", key="DMLC_ROLE")
     if name not in roles:
         problem = f"expected {', '.join(roles)}, got {name!r}{nearest(name, roles)}"
         raise ConfigError(problem, key="DMLC_ROLE")

@@ -24,6 +24,7 @@ from pslite.config import JobConfig, RunConfig, own_sections, read_job
 from pslite.launcher import check_size
 from van.errors import ConfigError
 
+Origin = Callable[..., str]
 logger = logging.getLogger(__name__)
 
 
@@ -58,8 +59,12 @@ def train_command(
 
     model_overrides, cluster_overrides, feature_overrides = split_overrides(overrides)
     settings = load_model_config(conf, model_overrides, warn)
-    place = "--set, or " + str(conf) if model_overrides else str(conf)
-    check_model(settings, place)
+    overridden = {f"{section}.{key}" for section, key, _ in map(parse_override, model_overrides)}
+
+    def origin(*places: str) -> str:
+        return "--set" if overridden & set(places) else str(conf)
+
+    check_model(settings, origin)
     job_config = cluster_config(cluster, cluster_overrides, servers, workers, sync)
     job_config = named_after(out, job_config)
     if mode == "cluster":
@@ -89,7 +94,7 @@ def train_command(
             seed=job_config.run.seed,
             warnings=tuple(warnings),
         )
-        check_network(job, place)
+        check_network(job, origin)
         start_afresh(run, scratch, files.train, inis)
     if not files.final:
         job = replace(
@@ -104,11 +109,11 @@ def train_command(
     return run_job(job, job_config, say)
 
 
-def check_model(settings: ModelConfig, place: str) -> None:
+def check_model(settings: ModelConfig, origin: Origin) -> None:
     """Find out what is wrong with a model ini before an hour of extraction, not after it.
 
     Args:
-        place: where the settings come from, for messages.
+        origin: what gave the settings `section.key`, for messages.
     Raises:
         ConfigError: an unknown network, or settings that no table takes.
     """
@@ -117,13 +122,14 @@ def check_model(settings: ModelConfig, place: str) -> None:
         for check in (dense_optimizer, embedding_optimizer, embedding_initializer):
             check(settings)
     except ModelError as error:
-        raise ConfigError(str(error), file=place) from error
+        raise ConfigError(str(error), file=origin("net.model")) from error
     except ConfigError as error:
         where = {"section": error.section, "key": error.key}
-        raise ConfigError(error.problem, file=error.file or place, **where) from error
+        file = error.file or origin(f"{error.section}.{error.key}")
+        raise ConfigError(error.problem, file=file, **where) from error
 
 
-def check_network(job: TrainJob, place: str) -> None:
+def check_network(job: TrainJob, origin: Origin) -> None:
     """Open the data and build the network once.
 
     Raises:
@@ -134,7 +140,8 @@ def check_network(job: TrainJob, place: str) -> None:
     try:
         build_network(job.conf, data.schema)
     except ModelError as error:
-        raise ConfigError(str(error), file=place) from error
+        file = origin("net.layers", "net.model", "loss.loss")
+        raise ConfigError(str(error), file=file) from error
 
 
 def check_feature_overrides(files: DataFiles, overrides: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ def training_report(metrics: dict[str, Any], out: Path) -> str:
     """The end of a training run: what was done, how fast, how good, where it lies."""
     total = sum(sum(seconds) for seconds in metrics["step_seconds"].values()) or 1.0
     parts = {part: sum(seconds) / total for part, seconds in metrics["step_seconds"].items()}
+    curve = out / "learning_curve.png"
     lines = [
         ("mode", f"{metrics['mode']}, {metrics['param_sync']}"),
         ("servers, workers", f"{metrics['servers']}, {metrics['workers']}"),
@@ -37,7 +38,10 @@ def training_report(metrics: dict[str, Any], out: Path) -> str:
         ("test calibration", _number(metrics["test_calibration"], 4)),
         ("embedding rows", f"{metrics['embedding_rows']:,}"),
         ("model, figures", f"{out / 'model'}, {out / 'metrics.json'}"),
-        ("learning curve", f"{out / 'learning_curve.png'}"),
+        (
+            "learning curve",
+            str(curve) if curve.is_file() else "none, as there was no [debug] interval",
+        ),
     ]
     remarks = [metrics["remark"]] if metrics["remark"] else []
     remarks += [f"warning: {warning}" for warning in metrics["warnings"]]

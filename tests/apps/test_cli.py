@@ -232,8 +232,8 @@ def test_a_failing_worker_ends_the_run_with_its_error(
         (["--set", "train.epoch=two"], "--set [train] epoch: 'two' is not a whole number"),
         (["--set", "cluster.wrokers=2"], "wrokers: unknown key; did you mean workers?"),
         (["--set", "sparse_dict.initializer=wide"], "[sparse_dict] initializer: 'wide' is none"),
-        (["--set", "net.model=fmn"], "did you mean fnn?"),
-        (["--set", "net.layers=fc:2,sigmoid:-1"], "gets 2 values"),
+        (["--set", "net.model=fmn"], "--set: [net] model = fmn is unknown; did you mean fnn?"),
+        (["--set", "net.layers=fc:2,sigmoid:-1"], "--set: [net] layers: sigmoid gets 2 values"),
     ],
 )
 def test_wrong_settings_are_one_line(
@@ -263,6 +263,17 @@ def test_data_that_cannot_be_used_is_named(
         "cannot be read"
         in invoke("evaluate", "--run", empty, "--data", final / "final_test.parquet", code=2).output
     )
+
+
+def test_a_wrong_network_is_told_with_its_file(
+    tmp_path: Path, model_ini: Path, final: Path
+) -> None:
+    model_ini.write_text(MODEL.replace("model = fnn", "model = fmn"))
+
+    args = ["train", "--conf", model_ini, "--data", final, "--out", tmp_path / "run"]
+    result = invoke(*args, "--set", "train.epoch=1", code=2)
+
+    assert f"{model_ini}: [net] model = fmn is unknown; did you mean fnn?" in result.output
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:

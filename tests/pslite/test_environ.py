@@ -67,7 +67,8 @@ def test_an_empty_variable_counts_as_unset() -> None:
     ("changes", "said"),
     [
         ({"DMLC_ROLE": None}, "DMLC_ROLE is not set"),
-        ({"DMLC_ROLE": "wroker"}, "DMLC_ROLE: expected scheduler, server, worker, dispatcher"),
+        ({"DMLC_ROLE": "wroker"}, "DMLC_ROLE: expected scheduler, server, worker, got"),
+        ({"DMLC_ROLE": "dispatcher"}, "DMLC_ROLE: dispatcher is not supported yet"),
         ({"DMLC_ROLE": "wroker"}, "did you mean worker?"),
         ({"DMLC_NUM_SERVER": "two"}, "DMLC_NUM_SERVER: expected a whole number, got 'two'"),
         ({"DMLC_NUM_SERVER": "0"}, "DMLC_NUM_SERVER: expected 1 to 1024, got 0"),
