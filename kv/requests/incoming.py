@@ -59,12 +59,15 @@ class SlotState:
     """What goes with a slot to its new owner, beside its rows.
 
     Args:
+        owner: the server that takes it over. If it is not the owner any more when the slot comes, it
+            still takes it, and gives it on.
         tenure: how often the slot has moved; a copy of an older move is refused by it.
         map_version: the map under which it moves; the receiver must know it first.
         windows: `Windows.export`.
     """
 
     slot: int
+    owner: int
     tenure: int
     map_version: int
     windows: dict[str, Any]
@@ -93,7 +96,7 @@ class Incoming:
     ) -> None:
         self.node, self.incarnation = node, incarnation
         self.view, self.gate = view, gate
-        self.windows = windows or Windows(view.owners.size, limit)
+        self.windows = Windows(view.owners.size, limit) if windows is None else windows
         self.entries = Entries()
         self.here = (view.owners == node) & is_founder
         self.tenures = np.zeros(view.owners.size, np.int64)
@@ -161,6 +164,7 @@ class Incoming:
         answers = [self._lose(entry, slot) for entry in self.entries.held() if entry.touches(slot)]
         state = SlotState(
             slot=slot,
+            owner=int(self.view.owners[slot]),
             tenure=int(self.tenures[slot]) + 1,
             map_version=self.view.map_version,
             windows=self.windows.export(slot),
@@ -169,14 +173,14 @@ class Incoming:
         return state, answers
 
     def adopt(self, state: SlotState) -> bool:
-        """Take a slot over; False for a copy of an older move, whose rows must be left alone too.
+        """Take a slot over; False: a copy of an older move, or for another: leave the rows alone.
 
         Raises:
             BehindError: the move belongs to a map not known here.
         """
         if state.map_version > self.view.map_version:
             raise BehindError(state.slot, state.map_version, self.view.map_version)
-        if state.tenure <= self.tenures[state.slot]:
+        if state.owner != self.node or state.tenure <= self.tenures[state.slot]:
             return False
         self.tenures[state.slot] = state.tenure
         self.here[state.slot] = True

@@ -97,9 +97,15 @@ class Merging:
         self.windows.record(signature, WHOLE, request.oldest)
         return Work(0, request, request.slots, no_slots())
 
-    def flush(self, now: float, *, cmd: int = 0, priority: int = 0) -> tuple[int, list[Request]]:
-        """Send the open merge to the servers: its timestamp and pieces.
+    def flush(
+        self, now: float, *, cmd: int = 0, priority: int = 0, payload: object = None
+    ) -> tuple[int, Merged]:
+        """Send the open merge to the servers: its timestamp, and the pieces to send.
 
+        A merge of pushes that touch nothing asks nobody and is done at once.
+
+        Args:
+            payload: the merged values, as `Outgoing.request` keeps them.
         Raises:
             ValueError: nothing to send.
             WindowFullError, FencedNodeError: as `Outgoing.request`; the merge stays open.
@@ -114,9 +120,12 @@ class Merging:
             constituents=tuple(Constituent(p.signature, p.oldest, p.clocks) for p in self._open),
             cmd=cmd,
             priority=priority,
+            payload=payload,
         )
         self._under_way[timestamp], self._open = self._open, []
-        return timestamp, send
+        if not self.outgoing.is_pending(timestamp):
+            return timestamp, Merged((timestamp,), self._close(timestamp, None))
+        return timestamp, Merged(send=tuple(send))
 
     def answer(self, answer: Answer, now: float) -> Merged:
         """Take a server's answer."""
@@ -152,14 +161,15 @@ class Merging:
         done = [progress for progress in changes if progress.done]
         answers: list[Answer] = []
         for progress in done:
-            error = progress.errors[0] if progress.errors else None
-            pushes = self._under_way.pop(progress.timestamp)
-            answers += [self._complete(push, error) for push in pushes]
+            answers += self._close(progress.timestamp, next(iter(progress.errors), None))
         return Merged(
             done=tuple(progress.timestamp for progress in done),
             answers=tuple(answers),
             send=tuple(piece for progress in changes for piece in progress.send),
         )
+
+    def _close(self, timestamp: int, error: tuple[str, str] | None) -> tuple[Answer, ...]:
+        return tuple(self._complete(push, error) for push in self._under_way.pop(timestamp))
 
     def _complete(self, push: Request, error: tuple[str, str] | None) -> Answer:
         self._in_hand.discard(push.signature)

@@ -53,6 +53,8 @@ class Request:
         everywhere: goes to every server, also where it has no slots, so that rounds close.
         slots: slots of this piece.
         constituents: the pushes inside, if a dispatcher merged them.
+        payload: what the caller keeps with the request, of which it cuts the piece's part for the
+            wire; nobody looks at it here.
     """
 
     signature: Signature
@@ -70,6 +72,7 @@ class Request:
     clocks: tuple[Clock, ...] = ()
     cmd: int = 0
     priority: int = 0
+    payload: object = None
 
     def __repr__(self) -> str:
         what = "+".join(["push"] * self.push + ["pull"] * self.pull)

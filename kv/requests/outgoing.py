@@ -113,6 +113,7 @@ class Outgoing:
         clocks: tuple[Clock, ...] = (),
         cmd: int = 0,
         priority: int = 0,
+        payload: object = None,
     ) -> tuple[int, list[Request]]:
         """Make a request: its timestamp and the pieces to send.
 
@@ -122,6 +123,7 @@ class Outgoing:
         Args:
             slots: int64 (n,), strictly rising.
             via: node and incarnation of the dispatcher to take the push; a dead one is passed by.
+            payload: goes along in `Request.payload` with every piece and every resend.
         Raises:
             WindowFullError: too far ahead of the oldest unanswered request; see `has_room`.
             FencedNodeError: this life of the node is over.
@@ -141,6 +143,7 @@ class Outgoing:
             clocks=clocks,
             cmd=cmd,
             priority=priority,
+            payload=payload,
         )
         pending = Pending(template, via if via and self.view.lives(*via) else None)
         self._pending[timestamp] = pending
