@@ -1,15 +1,15 @@
 """Errors about parameters.
 
-    PsliteError
-    └── KVError
-        ├── UnsortedKeysError     KVWorker got keys that repeat or go down
-        ├── KeyValueShapeError    keys, values and lens do not fit each other
-        ├── TableError            something about a table
-        │   ├── TableConflictError   one name, two definitions
-        │   ├── UnknownTableError    no such table on the server
-        │   └── MissingKeyError      a key has no row and the table says missing=error
-        ├── RemoteError           a handler on another node raised
-        └── NonFiniteError        NaN or infinity where a number is needed
+PsliteError
+└── KVError
+    ├── UnsortedKeysError     KVWorker got keys that repeat or go down
+    ├── KeyValueShapeError    keys, values and lens do not fit each other
+    ├── TableError            something about a table
+    │   ├── TableConflictError   one name, two definitions
+    │   ├── UnknownTableError    no such table on the server
+    │   └── MissingKeyError      a key has no row and the table says missing=error
+    ├── RemoteError           a handler on another node raised
+    └── NonFiniteError        NaN or infinity where a number is needed
 """
 
 from __future__ import annotations

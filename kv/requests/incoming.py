@@ -12,8 +12,6 @@ served only between its arrival with its windows and its leaving.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,54 +21,7 @@ from kv.requests.messages import Answer, Kind, Request, Slots, among, no_slots
 from kv.requests.signature import Clock, Signature
 from kv.requests.view import View
 from kv.requests.windows import LIMIT, Windows
-
-
-class Gate(Protocol):
-    """A consistency mode, as seen from here."""
-
-    def admits(self, work: Work) -> bool:
-        """Whether this is done now; else it is held until `Incoming.release([work.ticket])`.
-
-        A mode is asked again, under a new ticket, when a pull or an `everywhere` push is repeated
-        after its answer; what is still to be applied of the push is then empty.
-        """
-
-    def dropped(self, ticket: int) -> None:
-        """A held request is gone: its maker's life is over, or its slots have left."""
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What to do now for a request; then `Incoming.finish(ticket)` gives the answer.
-
-    Args:
-        apply: slots to which the push is applied, and to no others.
-        read: slots whose values go with the answer, after applying.
-    """
-
-    ticket: int
-    request: Request
-    apply: Slots
-    read: Slots
-
-
-@dataclass(frozen=True)
-class SlotState:
-    """What goes with a slot to its new owner, beside its rows.
-
-    Args:
-        owner: the server that takes it over. If it is not the owner any more when the slot comes, it
-            still takes it, and gives it on.
-        tenure: how often the slot has moved; a copy of an older move is refused by it.
-        map_version: the map under which it moves; the receiver must know it first.
-        windows: `Windows.export`.
-    """
-
-    slot: int
-    owner: int
-    tenure: int
-    map_version: int
-    windows: dict[str, Any]
+from kv.requests.work import Gate, SlotState, Work
 
 
 class Incoming:
@@ -100,6 +51,7 @@ class Incoming:
         self.entries = Entries()
         self.here = (view.owners == node) & is_founder
         self.tenures = np.zeros(view.owners.size, np.int64)
+        self._served = self.here.copy()
         self._fence(view)
 
     def receive(self, request: Request) -> Work | Answer | None:
@@ -144,12 +96,13 @@ class Incoming:
         """Know a newer state of the cluster: whom to refuse, and which slots to give away."""
         if view.is_newer(self.view):
             self.view = view
+            self._served = self.here & (view.owners == self.node)
             self._fence(view)
 
     @property
     def leaving(self) -> list[int]:
         """Slots that are here, belong to another server, and can be given now."""
-        slots = np.flatnonzero(self.here & (self.view.owners != self.node)).tolist()
+        slots = np.flatnonzero(self.here & ~self._served).tolist()
         return [slot for slot in slots if not self.entries.working_on(slot)]
 
     def give(self, slot: int) -> tuple[SlotState, list[Answer]]:
@@ -160,7 +113,7 @@ class Incoming:
         """
         if tickets := self.entries.working_on(slot):
             raise SlotBusyError(slot, tickets)
-        self.here[slot] = False
+        self.here[slot] = self._served[slot] = False
         answers = [self._lose(entry, slot) for entry in self.entries.held() if entry.touches(slot)]
         state = SlotState(
             slot=slot,
@@ -184,6 +137,7 @@ class Incoming:
             return False
         self.tenures[state.slot] = state.tenure
         self.here[state.slot] = True
+        self._served[state.slot] = self.view.owners[state.slot] == self.node
         if self.windows.adopt(state.slot, state.windows):
             self._drop_former()
         return True
@@ -196,6 +150,8 @@ class Incoming:
     def validate(self) -> None:
         """Raise AssertionError if the bookkeeping contradicts itself."""
         self.windows.validate()
+        served = self.here & (self.view.owners == self.node)
+        assert (self._served == served).all(), "serves what it does not have or own"
         for entry in self.entries:
             for signature in entry.signatures:
                 assert self.entries.has(signature, entry.apply).all(), f"{signature} is not found"
@@ -209,25 +165,32 @@ class Incoming:
     # What becomes of a request's slots
 
     def _sort(self, request: Request) -> Work | Answer | None:
-        mine = self.here[request.slots] & (self.view.owners[request.slots] == self.node)
-        slots, refused = request.slots[mine], set(request.slots[~mine].tolist())
-        if refused and not slots.size:
-            return self._answer(request, Kind.WRONG_OWNER, refused)
-        if not request.push:
-            return self._admit(request, no_slots(), slots, refused)
-        in_hand = self.entries.has(request.signature, slots)
-        fresh = self.windows.fresh(request.signature, slots) & ~in_hand
-        if not fresh.any() and in_hand.any():
-            return self._answer(request, Kind.HELD, refused)
-        has_failed = self.windows.error(request.signature, slots) is not None
-        if not fresh.any() and (has_failed or not (request.pull or request.everywhere)):
-            return self._settled(request, refused)
-        if counted := self._counted_inside(request, slots[fresh]):
-            text = f"{counted} inside {request.signature} was applied without it"
+        served = self._served[request.slots]
+        if served.all():
+            slots, refused = request.slots, set[int]()
+        else:
+            slots, refused = request.slots[served], set(request.slots[~served].tolist())
+            if not slots.size:
+                return self._answer(request, Kind.WRONG_OWNER, refused)
+        if request.push:
+            return self._sort_push(request, slots, refused)
+        return self._admit(request, no_slots(), slots, refused)
+
+    def _sort_push(self, request: Request, slots: Slots, refused: set[int]) -> Work | Answer | None:
+        name = request.signature
+        in_hand, fresh = self.entries.has(name, slots), self.windows.fresh(name, slots)
+        apply, elsewhere = slots[fresh & ~in_hand], slots[in_hand]
+        if not apply.size:
+            if elsewhere.size:
+                return self._answer(request, Kind.HELD, refused)
+            is_over = self.windows.error(name, slots) is not None
+            if is_over or not (request.pull or request.everywhere):
+                return self._settled(request, refused)
+        if counted := self._counted_inside(request, apply):
+            text = f"{counted} inside {name} was applied without it"
             return self._answer(request, Kind.ERROR, error=("RequestError", text))
         read = slots[~in_hand] if request.pull else no_slots()
-        refused |= set(slots[in_hand].tolist())
-        return self._admit(request, slots[fresh], read, refused)
+        return self._admit(request, apply, read, refused | set(elsewhere.tolist()))
 
     def _admit(
         self, request: Request, apply: Slots, read: Slots, refused: set[int]
@@ -288,6 +251,8 @@ class Incoming:
     def _meet(self, request: Request) -> None:
         if self.windows.meet(request.signature, request.oldest):
             self._drop_former()
+        if not len(self.entries):
+            return
         stream = request.signature.stream
         for entry in self.entries.held():
             same = entry.request.signature.stream == stream and not entry.request.push

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kv.requests.incoming import Work
 from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
 from kv.requests.outgoing import Outgoing, Progress
 from kv.requests.signature import Constituent, Signature
 from kv.requests.view import View
 from kv.requests.windows import Windows
+from kv.requests.work import Work
 
 WHOLE: Slots = np.zeros(1, np.int64)
 """A dispatcher takes pushes whole: its windows have one slot."""

@@ -99,10 +99,10 @@ class Request:
         for maker, oldest in [(name, self.oldest), *inside]:
             if maker.timestamp >= oldest + limit:
                 return f"{maker} runs {limit} or more ahead of unanswered {oldest}"
+        if slots.size > 1 and (slots[1:] <= slots[:-1]).any():
+            return f"{name}: slots must strictly rise"
         if slots.size and (slots[0] < 0 or slots[-1] >= num_slots):
             return f"{name}: slots must lie in 0 … {num_slots - 1}"
-        if (slots[1:] <= slots[:-1]).any():
-            return f"{name}: slots must strictly rise"
         return None
 
 

@@ -15,7 +15,7 @@ Source: ps-lite, src/resender.h; differs in that answers acknowledge, and that p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kv.requests.errors import FencedNodeError, WindowFullError
 from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
@@ -155,7 +155,7 @@ class Outgoing:
 
     def answer(self, answer: Answer, now: float) -> Progress | None:
         """Take an answer. None: it is late or meant for a former life, and changes nothing."""
-        if answer.request.stream != self.stream:
+        if answer.request[:-1] != self.stream:
             return None
         if answer.kind is Kind.FENCED:
             self.is_fenced = True
@@ -233,23 +233,31 @@ class Outgoing:
         """The message of a piece as things stand now; also sets when it is due again."""
         piece.sends += 1
         piece.due = now + (self.reminder if piece.is_held else self._wait(piece.sends))
-        node = pending.via or (piece.node, self.view.incarnations.get(piece.node, 0))
-        return replace(
-            pending.template,
-            recipient=node[0],
-            recipient_incarnation=node[1],
+        made, life = pending.template, self.view.incarnations.get(piece.node, 0)
+        return Request(
+            signature=made.signature,
+            push=made.push,
+            pull=made.pull,
+            recipient=piece.node,
+            recipient_incarnation=pending.via[1] if pending.via else life,
             oldest=self.oldest,
             piece=piece.number,
             epoch=self.view.epoch,
             map_version=self.view.map_version,
-            slots=pending.template.slots[piece.where],
+            everywhere=made.everywhere,
+            slots=made.slots[piece.where],
+            constituents=made.constituents,
+            clocks=made.clocks,
+            cmd=made.cmd,
+            priority=made.priority,
+            payload=made.payload,
         )
 
     def _take_back(
         self, pending: Pending, piece: Piece, answer: Answer, now: float
     ) -> list[Request]:
         """Take refused slots out of their piece; those with another owner by now go to it."""
-        refused = pending.refuse(piece, answer.refused)
+        refused = pending.refuse(piece, answer.refused) if answer.refused else no_slots()
         if not refused.size:
             return []
         pending.cut_due = now + self._wait(max(pending.cuts, 1))

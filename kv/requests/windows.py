@@ -42,9 +42,23 @@ class Window:
             for timestamp in [t for t in self.rows if t < oldest]:
                 self.forget(timestamp)
 
+    def row(self, timestamp: int, num_slots: int) -> NDArray[np.uint8]:
+        if timestamp not in self.rows:
+            self.rows[timestamp] = np.zeros(num_slots, np.uint8)
+        return self.rows[timestamp]
+
     def forget(self, timestamp: int) -> None:
         del self.rows[timestamp]
         self.errors.pop(timestamp, None)
+
+    def adopt(self, slot: int, num_slots: int, applied: list[int], failed: list[Any]) -> None:
+        for timestamp in applied:
+            if timestamp >= self.watermark:
+                self.row(timestamp, num_slots)[slot] = APPLIED
+        for timestamp, kind, text in failed:
+            if timestamp >= self.watermark:
+                self.row(timestamp, num_slots)[slot] = FAILED
+                self.errors[timestamp] = (kind, text)
 
     def export(self, slot: int) -> list[Any]:
         """[watermark, timestamps applied, [timestamp, type, text] of those that failed]."""
@@ -83,8 +97,12 @@ class Windows:
         """Note a maker's life and watermark. Returns whether this ended a former life of it."""
         if self.is_former(signature):
             return False
+        window = self._streams.get(signature.stream)
+        if window is not None:
+            window.advance(oldest)
+            return False
         ended = self._raise_floor(signature.sender, signature.incarnation)
-        self._streams.setdefault(signature.stream, Window()).advance(oldest)
+        self._streams[signature.stream] = Window(oldest)
         return ended
 
     def fence(self, sender: int, incarnation: int) -> bool:
@@ -99,9 +117,9 @@ class Windows:
 
     def error(self, signature: Signature, slots: Slots) -> tuple[str, str] | None:
         """Type and text of why the push failed on some of `slots`; None: it did not."""
-        if (self._states(signature, slots) == FAILED).any():
-            return self._streams[signature.stream].errors[signature.timestamp]
-        return None
+        window = self._streams.get(signature.stream)
+        error = window.errors.get(signature.timestamp) if window else None
+        return error if error and (self._states(signature, slots) == FAILED).any() else None
 
     def record(
         self,
@@ -123,10 +141,7 @@ class Windows:
         window = self._streams[signature.stream]
         if self.is_beyond(signature, window.watermark):
             raise WindowFullError(window.watermark, signature.timestamp, self.limit)
-        row = window.rows.get(signature.timestamp)
-        if row is None:
-            row = window.rows[signature.timestamp] = np.zeros(self.num_slots, np.uint8)
-        row[slots] = APPLIED if error is None else FAILED
+        window.row(signature.timestamp, self.num_slots)[slots] = FAILED if error else APPLIED
         if error is not None:
             window.errors[signature.timestamp] = error
 
@@ -145,22 +160,20 @@ class Windows:
         """
         self.forget(slot)
         ended = [self._raise_floor(sender, floor) for sender, floor in blob["floors"]]
-        slots = np.array([slot])
         for *names, watermark, applied, failed in blob["streams"]:
             stream = Stream(*names)
             self.meet(stream.at(0), watermark)
-            for timestamp in applied:
-                self.record(stream.at(timestamp), slots, watermark)
-            for timestamp, kind, text in failed:
-                self.record(stream.at(timestamp), slots, watermark, (kind, text))
+            window = self._streams.get(stream)
+            if window is not None:  # else a life that is known here to be over
+                window.adopt(slot, self.num_slots, applied, failed)
         return any(ended)
 
     def forget(self, slot: int) -> None:
         """Drop what is remembered of `slot`, which has left."""
         for window in self._streams.values():
-            for timestamp, row in list(window.rows.items()):
-                row[slot] = UNSEEN
-                if not row.any():
+            for timestamp in [t for t, row in window.rows.items() if row[slot]]:
+                window.rows[timestamp][slot] = UNSEEN
+                if not window.rows[timestamp].any():
                     window.forget(timestamp)
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ def array(*slots: int) -> np.ndarray:
 
 
 def view(*owners: int, epoch: int = 1, map_version: int = 1, fenced=None, **lives: int) -> View:
-    """A view of a cluster whose nodes are all in their first life, unless `d0=2` or so says other."""
+    """A view of a cluster whose nodes are in their first life; `d0=2` says other, 0: gone."""
     incarnations = dict.fromkeys([S0, S1, S2, W0, W1, D0], 1)
     incarnations |= {{"w0": W0, "w1": W1, "d0": D0, "s0": S0}[name]: n for name, n in lives.items()}
     living = {node: life for node, life in incarnations.items() if life}

@@ -143,8 +143,7 @@ class Cluster:
     def push(
         self, node: int, values: Values, *, direct: bool, pull: bool, everywhere: bool
     ) -> None:
-        worker = self.workers[node]
-        assert not worker.core.is_fenced, f"{node} was told that it is dead"
+        worker = self._living(node)
         life = worker.core.view.incarnations.get(DISPATCHER)
         name = worker.core.stream.at(worker.core._next)
         reads = {slot: self.totals[slot] for slot in values} if pull and direct else {}
@@ -162,7 +161,7 @@ class Cluster:
         self._post(send)
 
     def pull(self, node: int, slots: set[int]) -> None:
-        worker = self.workers[node]
+        worker = self._living(node)
         name = worker.core.stream.at(worker.core._next)
         reads = {slot: self.totals[slot] for slot in slots}
         timestamp, send = worker.core.request(np.array(sorted(slots)), self.now, pull=True)
@@ -187,6 +186,10 @@ class Cluster:
 
     def deliver(self, index: int) -> None:
         self.take(self.letters.pop(index % len(self.letters)))
+
+    def deliver_all(self) -> None:
+        while self.letters:
+            self.deliver(0)
 
     def replay(self, index: int) -> None:
         """A copy of the letter sent `index` letters ago arrives, as a late duplicate would."""
@@ -224,8 +227,7 @@ class Cluster:
             self.dispatchers[lives[DISPATCHER]] = self._dispatcher()
 
     def restart_worker(self, node: int, *, haunts: bool) -> None:
-        worker = self.workers[node]
-        assert not worker.core.is_fenced, f"{node} was told that it is dead"
+        worker = self._living(node)
         life = worker.core.stream.incarnation
         self._new_epoch({**self.view.incarnations, node: life + 1}, node, life)
         self.former += worker.issued.values()
@@ -238,9 +240,10 @@ class Cluster:
         """Nodes that do not know the newest view."""
         views = {node: server.core.view for node, server in self.servers.items()}
         views |= {node: worker.core.view for node, worker in self.workers.items()}
-        outgoing = [dispatcher.core.outgoing for dispatcher in self.dispatchers.values()]
-        views |= {DISPATCHER: core.view for core in outgoing if not core.is_fenced}
-        return [node for node, view in views.items() if self.view.is_newer(view)]
+        behind = [node for node, view in views.items() if self.view.is_newer(view)]
+        cores = [dispatcher.core.outgoing for dispatcher in self.dispatchers.values()]
+        living = [core for core in cores if not core.is_fenced]
+        return behind + [DISPATCHER] * any(self.view.is_newer(core.view) for core in living)
 
     def may_kill(self) -> bool:
         """Whether killing the dispatcher hits something, and is not yet too much for a run."""
@@ -302,14 +305,13 @@ class Cluster:
         for i in range(60):
             for node in [*SERVERS, *WORKERS, DISPATCHER] if i or len(self.sent) % 2 else []:
                 self.learn(node)
-            for node, server in self.servers.items():
+            for node in SERVERS:
                 self.change_mood(node, Mood.QUICK)
                 self.give(node)
             while self.moves:
                 self.arrive(0, again=False)
             self.flush()
-            while self.letters:
-                self.deliver(0)
+            self.deliver_all()
             if self._is_quiet():
                 return
             cores = [w.core for w in self.workers.values()]
@@ -355,7 +357,9 @@ class Cluster:
                 assert all(error == FAILURE for error in errors), f"{name}: {errors}"
         everything = [i for w in self.workers.values() for i in w.issued.values()] + self.former
         for slot in range(SLOTS):
-            pushed = sum(i.values.get(slot, 0) * self.applied[i.signature, slot] for i in everything)
+            pushed = sum(
+                i.values.get(slot, 0) * self.applied[i.signature, slot] for i in everything
+            )
             owner = self.servers[int(self.view.owners[slot])]
             assert owner.counters.get(slot) == self.totals[slot] == pushed, f"slot {slot}"
 
@@ -393,6 +397,11 @@ class Cluster:
     def _dispatcher(self) -> Dispatcher:
         life = self.view.incarnations[DISPATCHER]
         return Dispatcher(self.parts.merging(self.parts.outgoing(DISPATCHER, life, self.view)))
+
+    def _living(self, node: int) -> Worker:
+        worker = self.workers[node]
+        assert not worker.core.is_fenced, f"{node} lives and was told that it is dead"
+        return worker
 
     def _post(self, messages: list[Request] | list[Answer]) -> None:
         for message in messages:

@@ -19,7 +19,7 @@ PROFILE = settings(
 
 def test_every_push_counts_once_whatever_happens():
     run_state_machine_as_test(
-        Requests, settings=settings(PROFILE, max_examples=100, stateful_step_count=50)
+        Requests, settings=settings(PROFILE, max_examples=80, stateful_step_count=12)
     )
 
 
@@ -27,5 +27,5 @@ def test_every_push_counts_once_whatever_happens():
 @pytest.mark.timeout(1200)
 def test_every_push_counts_once_over_many_more_orders():
     run_state_machine_as_test(
-        Requests, settings=settings(PROFILE, max_examples=4000, stateful_step_count=80)
+        Requests, settings=settings(PROFILE, max_examples=3000, stateful_step_count=40)
     )

@@ -98,13 +98,6 @@ class Trusting(Incoming):
         return None
 
 
-class LooksAtNewEpochs(Trusting):
-    """A push of a newer epoch is served before the dispatcher that it fences is fenced."""
-
-    def receive(self, request):
-        return super().receive(replace(request, epoch=0))
-
-
 class NeverFences(Trusting):
     """What a dead dispatcher sent still counts, beside what its workers send again."""
 
@@ -206,15 +199,6 @@ class TakesRefusedForSettled(Outgoing):
         return super().answer(replace(answer, refused=()), now)
 
 
-class NoFenceForItself(Merging):
-    """A dispatcher cut off from the cluster tells its workers that their pushes failed."""
-
-    def answer(self, answer, now):
-        if answer.kind is Kind.FENCED:
-            answer = replace(answer, kind=Kind.ERROR)
-        return super().answer(answer, now)
-
-
 class MergesRepeats(Merging):
     """A repeated push is added to the next merge once more."""
 
@@ -245,7 +229,6 @@ BUGS = [
     ForgetsTooEarly,
     RecordsWholeRequests,
     RemembersFailuresAsSuccess,
-    LooksAtNewEpochs,
     NeverFences,
     KeepsHeldOfTheDead,
     AnswersHeldWithOK,
@@ -258,7 +241,6 @@ BUGS = [
     ChangesDispatchers,
     KeepsOldMaps,
     TakesRefusedForSettled,
-    NoFenceForItself,
     MergesRepeats,
     AnswersOnFlush,
 ]

@@ -109,7 +109,8 @@ def test_a_dispatcher_that_was_declared_dead_says_nothing_more():
 
     merged = core.answer(reply(to_s1, Kind.FENCED), 0.2)
 
-    assert merged.answers == () and merged.send == ()
+    assert merged.answers == ()
+    assert merged.send == ()
     assert core.receive(A) is None
     assert core.due(100.0) == []
 

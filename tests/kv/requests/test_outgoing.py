@@ -50,7 +50,8 @@ def test_it_is_complete_once_when_every_piece_has_its_answer():
     assert not core.answer(first, 0.1).done
     done = core.answer(second, 0.2)
 
-    assert done.done and done.settled.tolist() == [1]
+    assert done.done
+    assert done.settled.tolist() == [1]
     assert core.answer(second, 0.3) is None
     assert not core.is_pending(timestamp)
 
@@ -162,7 +163,8 @@ def test_an_error_settles_its_piece_and_is_told_when_all_have_answered():
     assert not core.answer(reply(to_s0, Kind.ERROR, error=failure), 0.1).done
     done = core.answer(reply(to_s1), 0.2)
 
-    assert done.done and done.errors == (failure,)
+    assert done.done
+    assert done.errors == (failure,)
 
 
 def test_answers_to_a_former_life_are_not_taken_for_ones_own():
@@ -192,7 +194,8 @@ def test_the_oldest_unanswered_request_bounds_how_many_may_follow():
     with pytest.raises(WindowFullError, match="request 2 would run 2 or more ahead of request 0"):
         core.request(array(0), 0.2, push=True)
     core.answer(reply(first), 0.3)
-    assert core.has_room and core.oldest == 2
+    assert core.has_room
+    assert core.oldest == 2
 
 
 def test_a_request_given_up_lets_the_others_go_on():
@@ -211,7 +214,8 @@ def test_a_request_without_slots_asks_nobody():
 
     timestamp, sent = core.request(array(), 0.0, pull=True)
 
-    assert sent == [] and not core.is_pending(timestamp)
+    assert sent == []
+    assert not core.is_pending(timestamp)
 
 
 def test_a_round_reaches_also_servers_without_slots_of_it():
@@ -239,7 +243,8 @@ def test_a_round_does_not_wait_for_a_server_that_has_lost_its_slots():
 
     [progress] = core.learn(view(S0, S0, map_version=2), 0.5)
 
-    assert progress.done and not progress.errors
+    assert progress.done
+    assert not progress.errors
 
 
 def test_a_push_given_to_a_dispatcher_goes_there_whole():
@@ -291,7 +296,8 @@ def test_a_node_that_was_declared_dead_says_nothing_more():
 
     assert core.answer(reply(piece, Kind.FENCED), 0.1) is None
 
-    assert core.due(50.0) == [] and core.next_due is None
+    assert core.due(50.0) == []
+    assert core.next_due is None
     with pytest.raises(FencedNodeError, match="node 9 in its life 1"):
         core.request(array(0), 0.2, push=True)
 

@@ -79,11 +79,9 @@ def tell_of_a_server_without_news(cluster: Cluster) -> None:
     [late] = cluster.intercept(8)
     cluster.kill_dispatcher(returns=False, haunts=False)
     cluster.learn(9)
-    for values in ({}, {0: 5}):
-        while cluster.letters:
-            cluster.deliver(0)
-        if values:
-            cluster.push(9, values, **PUSH)
+    cluster.deliver_all()
+    cluster.push(9, {0: 5}, **PUSH)
+    cluster.deliver_all()
     cluster.take(late)
     cluster.settle()
     cluster.check_end()
@@ -115,11 +113,9 @@ def tell_of_a_slot_that_brings_a_fence(cluster: Cluster) -> None:
     cluster.arrive(0, again=False)
     assert cluster.servers[10].core.view.epoch == 1
     cluster.servers[10].core.view = replace(cluster.servers[10].core.view, epoch=2)
-    for values in ({}, {0: 5}):
-        while cluster.letters:
-            cluster.deliver(0)
-        if values:
-            cluster.push(9, values, **PUSH)
+    cluster.deliver_all()
+    cluster.push(9, {0: 5}, **PUSH)
+    cluster.deliver_all()
     cluster.take(replace(late, message=replace(late.message, recipient=10)))
     cluster.settle()
     cluster.check_end()
@@ -176,12 +172,10 @@ def test_an_acknowledged_merge_has_reached_every_server():
     cluster.deliver(0)
     cluster.deliver(0)
     cluster.flush()
-    while cluster.letters:
-        cluster.deliver(0)
+    cluster.deliver_all()
     assert not any(worker.issued[0].is_done for worker in cluster.workers.values())
 
     cluster.change_mood(10, Mood.QUICK)
-    while cluster.letters:
-        cluster.deliver(0)
+    cluster.deliver_all()
 
     assert all(worker.issued[0].is_done for worker in cluster.workers.values())
