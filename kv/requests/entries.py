@@ -12,7 +12,7 @@ from kv.requests.messages import Request, Slots
 from kv.requests.signature import Signature
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Entry:
     """One piece of a request.
 
@@ -84,6 +84,10 @@ class Entries:
             ):
                 return entry
         return None
+
+    def knows(self, signature: Signature) -> bool:
+        """Whether the request, or a merged one with it inside, is in hand."""
+        return signature in self._by_signature
 
     def has(self, signature: Signature, slots: Slots) -> NDArray[np.bool_]:
         """Which of `slots` wait for the push, alone or merged: bool (len(slots),)."""

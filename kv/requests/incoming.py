@@ -166,7 +166,7 @@ class Incoming:
 
     def _sort(self, request: Request) -> Work | Answer | None:
         served = self._served[request.slots]
-        if served.all():
+        if np.count_nonzero(served) == served.size:
             slots, refused = request.slots, set[int]()
         else:
             slots, refused = request.slots[served], set(request.slots[~served].tolist())
@@ -178,6 +178,8 @@ class Incoming:
 
     def _sort_push(self, request: Request, slots: Slots, refused: set[int]) -> Work | Answer | None:
         name = request.signature
+        if not (self.entries.knows(name) or self.windows.knows(name) or request.constituents):
+            return self._admit(request, slots, slots if request.pull else no_slots(), refused)
         in_hand, fresh = self.entries.has(name, slots), self.windows.fresh(name, slots)
         apply, elsewhere = slots[fresh & ~in_hand], slots[in_hand]
         if not apply.size:
@@ -219,7 +221,7 @@ class Incoming:
         self, request: Request, refused: set[int], clocks: tuple[Clock, ...] = ()
     ) -> Answer:
         """The answer to a push applied now or before: also a repeat hears that it failed."""
-        slots = request.slots[~among(request.slots, refused)]
+        slots = request.slots[~among(request.slots, refused)] if refused else request.slots
         error = self.windows.error(request.signature, slots) if request.push else None
         kind = Kind.OK if error is None else Kind.ERROR
         return self._answer(request, kind, refused, error, clocks)

@@ -25,7 +25,7 @@ from kv.requests.view import View
 from kv.requests.windows import LIMIT
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Progress:
     """What an event changed for one request.
 

@@ -49,7 +49,7 @@ class Pending:
         self.errors: list[tuple[str, str]] = []
         self.cuts = 0
         self.cut_due = 0.0
-        self._place = np.full(template.slots.size, WAITING, np.int64)
+        self._place = np.zeros(template.slots.size, np.int64)  # all waiting
         self._waiting = template.slots.size  # slots in no piece
         self._told: set[int] = set()  # nodes that settled a piece
         self._last = 0
@@ -149,13 +149,13 @@ class Pending:
         waiting = self._where(WAITING)
         owners = view.owners[self.template.slots[waiting]]
         first = int(owners[0])
-        if (owners == first).all():
+        if np.count_nonzero(owners == first) == owners.size:
             return [(first, waiting)]
         shares = [(node, waiting[owners == node]) for node in view.servers]
         return [(node, where) for node, where in shares if where.size]
 
     def _where(self, place: int) -> Slots:
-        where: Slots = np.flatnonzero(self._place == place)
+        where: Slots = (self._place == place).nonzero()[0]
         return where
 
     def _recount(self) -> None:

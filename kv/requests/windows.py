@@ -77,7 +77,7 @@ class Windows:
 
     def __init__(self, num_slots: int, limit: int = LIMIT) -> None:
         self.num_slots, self.limit = num_slots, limit
-        self._streams: dict[Stream, Window] = {}
+        self._streams: dict[tuple[int, int, int, int], Window] = {}  # by Stream
         self._floors: dict[int, int] = {}  # sender -> lowest incarnation that is heard
 
     def is_former(self, signature: Signature) -> bool:
@@ -86,7 +86,7 @@ class Windows:
 
     def is_past(self, signature: Signature) -> bool:
         """Whether its maker has the answer already (or gave up), so that this is a late copy."""
-        window = self._streams.get(signature.stream)
+        window = self._streams.get(signature[:4])
         return window is not None and signature.timestamp < window.watermark
 
     def is_beyond(self, signature: Signature, oldest: int) -> bool:
@@ -95,11 +95,11 @@ class Windows:
 
     def meet(self, signature: Signature, oldest: int) -> bool:
         """Note a maker's life and watermark. Returns whether this ended a former life of it."""
-        if self.is_former(signature):
-            return False
-        window = self._streams.get(signature.stream)
+        window = self._streams.get(signature[:4])
         if window is not None:
             window.advance(oldest)
+            return False
+        if self.is_former(signature):
             return False
         ended = self._raise_floor(signature.sender, signature.incarnation)
         self._streams[signature.stream] = Window(oldest)
@@ -109,6 +109,13 @@ class Windows:
         """Refuse `sender` up to this life from now on. Returns whether that is news."""
         return self._raise_floor(sender, incarnation + 1)
 
+    def knows(self, signature: Signature) -> bool:
+        """Whether `fresh` could say no to any slot."""
+        window = self._streams.get(signature[:4])
+        if window is None:
+            return self.is_former(signature)
+        return signature.timestamp < window.watermark or signature.timestamp in window.rows
+
     def fresh(self, signature: Signature, slots: Slots) -> NDArray[np.bool_]:
         """Which of `slots` the push may still be applied to: bool (len(slots),)."""
         if self.is_former(signature) or self.is_past(signature):
@@ -117,7 +124,7 @@ class Windows:
 
     def error(self, signature: Signature, slots: Slots) -> tuple[str, str] | None:
         """Type and text of why the push failed on some of `slots`; None: it did not."""
-        window = self._streams.get(signature.stream)
+        window = self._streams.get(signature[:4])
         error = window.errors.get(signature.timestamp) if window else None
         return error if error and (self._states(signature, slots) == FAILED).any() else None
 
@@ -136,9 +143,9 @@ class Windows:
             WindowFullError: the maker runs too far ahead.
         """
         self.meet(signature, oldest)
-        if self.is_former(signature) or self.is_past(signature) or not slots.size:
+        window = self._streams.get(signature[:4])
+        if window is None or signature.timestamp < window.watermark or not slots.size:
             return
-        window = self._streams[signature.stream]
         if self.is_beyond(signature, window.watermark):
             raise WindowFullError(window.watermark, signature.timestamp, self.limit)
         window.row(signature.timestamp, self.num_slots)[slots] = FAILED if error else APPLIED
@@ -183,7 +190,8 @@ class Windows:
     def validate(self) -> None:
         """Raise AssertionError if the bookkeeping contradicts itself."""
         for stream, window in self._streams.items():
-            assert stream.incarnation >= self._floors.get(stream.sender, 0), f"{stream} is over"
+            sender, life, *_ = stream
+            assert life >= self._floors.get(sender, 0), f"{stream} is over"
             for timestamp, row in window.rows.items():
                 assert window.watermark <= timestamp < window.watermark + self.limit, stream
                 assert row.any(), f"{stream}@{timestamp} remembers nothing"
@@ -193,7 +201,7 @@ class Windows:
             assert set(window.errors) <= set(window.rows), f"{stream}: errors outlive their pushes"
 
     def _states(self, signature: Signature, slots: Slots) -> NDArray[np.uint8]:
-        window = self._streams.get(signature.stream)
+        window = self._streams.get(signature[:4])
         row = window.rows.get(signature.timestamp) if window else None
         return np.zeros(slots.size, np.uint8) if row is None else row[slots]
 
@@ -201,7 +209,6 @@ class Windows:
         if incarnation <= self._floors.get(sender, 0):
             return False
         self._floors[sender] = incarnation
-        for stream in [s for s in self._streams if s.sender == sender]:
-            if stream.incarnation < incarnation:
-                del self._streams[stream]
+        for stream in [s for s in self._streams if s[0] == sender and s[1] < incarnation]:
+            del self._streams[stream]
         return True

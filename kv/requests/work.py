@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from kv.requests.messages import Request, Slots
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Work:
     """What to do now for a request; then `Incoming.finish(ticket)` gives the answer.
 
