@@ -136,9 +136,4 @@ class Requests(RuleBasedStateMachine):
         self.cluster.validate()
 
     def teardown(self):
-        self.cluster.settle()
-        self.cluster.check_end()
-        self.cluster.echo()
-        self.cluster.check_end()
-        self.cluster.check_memory()
-        self.cluster.validate()
+        self.cluster.end()

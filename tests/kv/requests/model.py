@@ -297,6 +297,15 @@ class Cluster:
 
     # The end, and what must hold before and then
 
+    def end(self) -> None:
+        """Let all come to rest, then let every message come once more, and check each time."""
+        self.settle()
+        self.check_end()
+        self.echo()
+        self.check_end()
+        self.check_memory()
+        self.validate()
+
     def settle(self) -> None:
         """Heal the network and go on until nothing is left to do; fails if that never comes.
 
