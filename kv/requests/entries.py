@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.requests.messages import Request, Slots
+from kv.requests.messages import Request
 from kv.requests.signature import Signature
+from kv.requests.slots import Slots
 
 
 @dataclass(eq=False, slots=True)

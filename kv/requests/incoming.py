@@ -17,8 +17,10 @@ import numpy as np
 
 from kv.requests.entries import Entries, Entry
 from kv.requests.errors import BehindError, SlotBusyError
-from kv.requests.messages import Answer, Kind, Request, Slots, among, no_slots
+from kv.requests.holdings import Holdings
+from kv.requests.messages import Answer, Failure, Kind, Request
 from kv.requests.signature import Clock, Signature
+from kv.requests.slots import Slots, among, no_slots
 from kv.requests.view import View
 from kv.requests.windows import LIMIT, Windows
 from kv.requests.work import Gate, SlotState, Work
@@ -49,9 +51,7 @@ class Incoming:
         self.view, self.gate = view, gate
         self.windows = Windows(view.owners.size, limit) if windows is None else windows
         self.entries = Entries()
-        self.here = (view.owners == node) & is_founder
-        self.tenures = np.zeros(view.owners.size, np.int64)
-        self._served = self.here.copy()
+        self.holdings = Holdings(node, view.owners, is_founder=is_founder)
         self._fence(view)
 
     def receive(self, request: Request) -> Work | Answer | None:
@@ -65,11 +65,15 @@ class Incoming:
             return None
         if self.windows.is_former(request.signature):
             text = f"node {request.signature.sender}, life {request.signature.incarnation}, is over"
-            return self._answer(request, Kind.FENCED, error=("FencedNodeError", text))
+            return self._answer(
+                request, Kind.FENCED, (), Failure("FencedNodeError", text, self.node)
+            )
         if request.epoch > self.view.epoch:
             return self._answer(request, Kind.BEHIND)
-        if problem := request.problem(self.here.size, self.windows.limit):
-            return self._answer(request, Kind.ERROR, error=("RequestError", problem))
+        if problem := request.problem(self.view.owners.size, self.windows.limit):
+            return self._answer(
+                request, Kind.ERROR, (), Failure("RequestError", problem, self.node)
+            )
         self._meet(request)
         if self.windows.is_past(request.signature):
             return None
@@ -85,25 +89,29 @@ class Incoming:
     def finish(
         self, ticket: int, error: tuple[str, str] | None = None, clocks: tuple[Clock, ...] = ()
     ) -> Answer:
-        """The work is done and, with replicas, the backups have it; or it failed for good."""
+        """The work is done and, with replicas, the backups have it; or it failed for good.
+
+        Args:
+            error: type and text of what the handler raised.
+        """
         entry = self.entries.pop(ticket)
         if error is not None:
-            self._record(entry, error)
-            return self._answer(entry.request, Kind.ERROR, entry.refused, error, clocks)
+            failure = Failure(*error, self.node)
+            self._record(entry, failure)
+            return self._answer(entry.request, Kind.ERROR, entry.refused, failure, clocks)
         return self._settled(entry.request, entry.refused, clocks)
 
     def learn(self, view: View) -> None:
         """Know a newer state of the cluster: whom to refuse, and which slots to give away."""
         if view.is_newer(self.view):
             self.view = view
-            self._served = self.here & (view.owners == self.node)
+            self.holdings.learn(view.owners)
             self._fence(view)
 
     @property
     def leaving(self) -> list[int]:
         """Slots that are here, belong to another server, and can be given now."""
-        slots = np.flatnonzero(self.here & ~self._served).tolist()
-        return [slot for slot in slots if not self.entries.working_on(slot)]
+        return [slot for slot in self.holdings.leaving if not self.entries.working_on(slot)]
 
     def give(self, slot: int) -> tuple[SlotState, list[Answer]]:
         """Let a slot go: what goes with it, and answers that send what was held elsewhere.
@@ -113,12 +121,12 @@ class Incoming:
         """
         if tickets := self.entries.working_on(slot):
             raise SlotBusyError(slot, tickets)
-        self.here[slot] = self._served[slot] = False
+        move = self.holdings.leave(slot)
         answers = [self._lose(entry, slot) for entry in self.entries.held() if entry.touches(slot)]
         state = SlotState(
             slot=slot,
             owner=int(self.view.owners[slot]),
-            tenure=int(self.tenures[slot]) + 1,
+            move=move,
             map_version=self.view.map_version,
             windows=self.windows.export(slot),
         )
@@ -133,11 +141,8 @@ class Incoming:
         """
         if state.map_version > self.view.map_version:
             raise BehindError(state.slot, state.map_version, self.view.map_version)
-        if state.owner != self.node or state.tenure <= self.tenures[state.slot]:
+        if state.owner != self.node or not self.holdings.arrive(state.slot, state.move):
             return False
-        self.tenures[state.slot] = state.tenure
-        self.here[state.slot] = True
-        self._served[state.slot] = self.view.owners[state.slot] == self.node
         if self.windows.adopt(state.slot, state.windows):
             self._drop_former()
         return True
@@ -150,13 +155,12 @@ class Incoming:
     def validate(self) -> None:
         """Raise AssertionError if the bookkeeping contradicts itself."""
         self.windows.validate()
-        served = self.here & (self.view.owners == self.node)
-        assert (self._served == served).all(), "serves what it does not have or own"
+        self.holdings.validate()
         for entry in self.entries:
             for signature in entry.signatures:
                 assert self.entries.has(signature, entry.apply).all(), f"{signature} is not found"
-            assert self.here[entry.apply].all(), f"{entry} works on slots that left"
-            assert self.here[entry.read].all(), f"{entry} reads slots that left"
+            assert self.holdings.here[entry.apply].all(), f"{entry} works on slots that left"
+            assert self.holdings.here[entry.read].all(), f"{entry} reads slots that left"
             if not entry.is_working:
                 fresh = self.windows.fresh(entry.request.signature, entry.apply)
                 past = self.windows.is_past(entry.request.signature)
@@ -165,7 +169,7 @@ class Incoming:
     # What becomes of a request's slots
 
     def _sort(self, request: Request) -> Work | Answer | None:
-        served = self._served[request.slots]
+        served = self.holdings.served[request.slots]
         if np.count_nonzero(served) == served.size:
             slots, refused = request.slots, set[int]()
         else:
@@ -185,12 +189,12 @@ class Incoming:
         if not apply.size:
             if elsewhere.size:
                 return self._answer(request, Kind.HELD, refused)
-            is_over = self.windows.error(name, slots) is not None
+            is_over = self.windows.failure(name, slots) is not None
             if is_over or not (request.pull or request.everywhere):
                 return self._settled(request, refused)
         if counted := self._counted_inside(request, apply):
             text = f"{counted} inside {name} was applied without it"
-            return self._answer(request, Kind.ERROR, error=("RequestError", text))
+            return self._answer(request, Kind.ERROR, (), Failure("RequestError", text, self.node))
         read = slots[~in_hand] if request.pull else no_slots()
         return self._admit(request, apply, read, refused | set(elsewhere.tolist()))
 
@@ -209,11 +213,11 @@ class Incoming:
         self._record(entry)
         return Work(entry.ticket, entry.request, entry.apply, entry.read)
 
-    def _record(self, entry: Entry, error: tuple[str, str] | None = None) -> None:
+    def _record(self, entry: Entry, failure: Failure | None = None) -> None:
         request = entry.request
-        self.windows.record(request.signature, entry.apply, request.oldest, error)
+        self.windows.record(request.signature, entry.apply, request.oldest, failure)
         for inside in request.constituents:
-            self.windows.record(inside.signature, entry.apply, inside.oldest, error)
+            self.windows.record(inside.signature, entry.apply, inside.oldest, failure)
         if request.constituents:  # they may have told of new lives
             self._drop_former()
 
@@ -222,9 +226,9 @@ class Incoming:
     ) -> Answer:
         """The answer to a push applied now or before: also a repeat hears that it failed."""
         slots = request.slots[~among(request.slots, refused)] if refused else request.slots
-        error = self.windows.error(request.signature, slots) if request.push else None
-        kind = Kind.OK if error is None else Kind.ERROR
-        return self._answer(request, kind, refused, error, clocks)
+        failure = self.windows.failure(request.signature, slots) if request.push else None
+        kind = Kind.OK if failure is None else Kind.ERROR
+        return self._answer(request, kind, refused, failure, clocks)
 
     def _counted_inside(self, request: Request, slots: Slots) -> Signature | None:
         """A constituent that is applied or in hand without the merged push: it cannot be taken out.
@@ -233,12 +237,10 @@ class Incoming:
         matters more than that.
         """
         for inside in request.constituents:
-            signature = inside.signature
-            applied = not self.windows.fresh(signature, slots).all()
-            if (applied and self._is_repeatable(signature)) or self.entries.has(
-                signature, slots
-            ).any():
-                return signature
+            name = inside.signature
+            is_counted = not (self._is_over(name) or self.windows.fresh(name, slots).all())
+            if is_counted or self.entries.has(name, slots).any():
+                return name
         return None
 
     def _lose(self, entry: Entry, slot: int) -> Answer:
@@ -276,9 +278,9 @@ class Incoming:
             if self.windows.is_former(entry.request.signature):
                 self._drop(entry)
 
-    def _is_repeatable(self, signature: Signature) -> bool:
-        """Whether a copy of the request would still be answered."""
-        return not (self.windows.is_former(signature) or self.windows.is_past(signature))
+    def _is_over(self, signature: Signature) -> bool:
+        """Whether a copy of the request itself would be ignored."""
+        return self.windows.is_former(signature) or self.windows.is_past(signature)
 
     def _drop(self, entry: Entry) -> None:
         self.entries.pop(entry.ticket)
@@ -289,18 +291,8 @@ class Incoming:
         request: Request,
         kind: Kind,
         refused: Iterable[int] = (),
-        error: tuple[str, str] | None = None,
+        failure: Failure | None = None,
         clocks: tuple[Clock, ...] = (),
     ) -> Answer:
-        return Answer(
-            kind=kind,
-            request=request.signature,
-            piece=request.piece,
-            sender=self.node,
-            sender_incarnation=self.incarnation,
-            epoch=self.view.epoch,
-            map_version=self.view.map_version,
-            refused=tuple(sorted(refused)),
-            error=error,
-            clocks=clocks,
-        )
+        by = (self.node, self.incarnation)
+        return request.answer(kind, by, self.view, refused, failure, clocks)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
+from kv.requests.messages import Answer, Failure, Kind, Request
 from kv.requests.outgoing import Outgoing, Progress
 from kv.requests.signature import Constituent, Signature
+from kv.requests.slots import Slots, no_slots
 from kv.requests.view import View
 from kv.requests.windows import Windows
 from kv.requests.work import Work
@@ -78,20 +79,20 @@ class Merging:
             return None
         if self.windows.is_former(signature):
             text = f"node {signature.sender}, life {signature.incarnation}, is over"
-            return self._answer(request, Kind.FENCED, ("FencedNodeError", text))
+            return self._answer(request, Kind.FENCED, Failure("FencedNodeError", text, meant[0]))
         problem = request.problem(self.outgoing.view.owners.size, self.windows.limit)
         if request.pull or request.constituents:
             problem = f"{signature}: a dispatcher merges pushes of workers, nothing else"
         if problem is not None:
-            return self._answer(request, Kind.ERROR, ("RequestError", problem))
+            return self._answer(request, Kind.ERROR, Failure("RequestError", problem, meant[0]))
         self.windows.meet(signature, request.oldest)
         if self.windows.is_past(signature):
             return None
         if signature in self._in_hand:
             return self._answer(request, Kind.HELD)
         if not self.windows.fresh(signature, WHOLE).all():
-            error = self.windows.error(signature, WHOLE)
-            return self._answer(request, Kind.ERROR if error else Kind.OK, error)
+            failure = self.windows.failure(signature, WHOLE)
+            return self._answer(request, Kind.ERROR if failure else Kind.OK, failure)
         self._in_hand.add(signature)
         self._open.append(request)
         self.windows.record(signature, WHOLE, request.oldest)
@@ -168,24 +169,15 @@ class Merging:
             send=tuple(piece for progress in changes for piece in progress.send),
         )
 
-    def _close(self, timestamp: int, error: tuple[str, str] | None) -> tuple[Answer, ...]:
-        return tuple(self._complete(push, error) for push in self._under_way.pop(timestamp))
+    def _close(self, timestamp: int, failure: Failure | None) -> tuple[Answer, ...]:
+        return tuple(self._complete(push, failure) for push in self._under_way.pop(timestamp))
 
-    def _complete(self, push: Request, error: tuple[str, str] | None) -> Answer:
+    def _complete(self, push: Request, failure: Failure | None) -> Answer:
         self._in_hand.discard(push.signature)
-        if error is not None:
-            self.windows.record(push.signature, WHOLE, push.oldest, error)
-        return self._answer(push, Kind.ERROR if error else Kind.OK, error)
+        if failure is not None:
+            self.windows.record(push.signature, WHOLE, push.oldest, failure)
+        return self._answer(push, Kind.ERROR if failure else Kind.OK, failure)
 
-    def _answer(self, request: Request, kind: Kind, error: tuple[str, str] | None = None) -> Answer:
-        stream, view = self.outgoing.stream, self.outgoing.view
-        return Answer(
-            kind=kind,
-            request=request.signature,
-            piece=request.piece,
-            sender=stream.sender,
-            sender_incarnation=stream.incarnation,
-            epoch=view.epoch,
-            map_version=view.map_version,
-            error=error,
-        )
+    def _answer(self, request: Request, kind: Kind, failure: Failure | None = None) -> Answer:
+        by = self.outgoing.stream[:2]
+        return request.answer(kind, by, self.outgoing.view, error=failure)

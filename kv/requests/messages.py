@@ -10,27 +10,15 @@ this size takes three times as long to make, which a request of one key would fe
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kv.requests.signature import Clock, Constituent, Signature
-
-Slots = NDArray[np.int64]
-"""Slots touched, strictly rising."""
-
-
-def no_slots() -> Slots:
-    return np.empty(0, np.int64)
-
-
-def among(slots: Slots, some: Collection[int]) -> NDArray[np.bool_]:
-    """Which of `slots` are in `some`: bool (len(slots),)."""
-    if not some:
-        return np.zeros(slots.size, np.bool_)
-    return np.isin(slots, np.fromiter(some, np.int64, len(some)))
+from kv.requests.slots import Slots, no_slots
+from kv.requests.view import View
 
 
 class Kind(enum.IntEnum):
@@ -42,6 +30,14 @@ class Kind(enum.IntEnum):
     BEHIND = 4  # the answering node does not know the request's epoch yet; repeat it
     FENCED = 5  # the request comes from a life that is over; its text says so
     ERROR = 6  # settled, and it failed: never again
+
+
+class Failure(NamedTuple):
+    """What a handler raised, and on which node."""
+
+    type: str
+    text: str
+    node: int
 
 
 @dataclass(eq=False, slots=True)
@@ -108,6 +104,29 @@ class Request:
             return f"{name}: slots must lie in 0 … {num_slots - 1}"
         return None
 
+    def answer(
+        self,
+        kind: Kind,
+        by: tuple[int, int],
+        view: View,
+        refused: Iterable[int] = (),
+        error: Failure | None = None,
+        clocks: tuple[Clock, ...] = (),
+    ) -> Answer:
+        """The answer to this piece by (node, incarnation), which knows `view`."""
+        return Answer(
+            kind=kind,
+            request=self.signature,
+            piece=self.piece,
+            sender=by[0],
+            sender_incarnation=by[1],
+            epoch=view.epoch,
+            map_version=view.map_version,
+            refused=tuple(sorted(refused)),
+            error=error,
+            clocks=clocks,
+        )
+
 
 @dataclass(eq=False, slots=True)
 class Answer:
@@ -117,7 +136,7 @@ class Answer:
         request: the request's signature; its sender and incarnation are the answer's recipient.
         refused: slots of the piece that this answer does not speak for, rising: they have another
             owner in map `map_version`, or are not here yet.
-        error: type and text, with kinds ERROR and FENCED.
+        error: what failed and where, with kinds ERROR and FENCED.
     """
 
     kind: Kind
@@ -128,7 +147,7 @@ class Answer:
     epoch: int
     map_version: int
     refused: tuple[int, ...] = ()
-    error: tuple[str, str] | None = None
+    error: Failure | None = None
     clocks: tuple[Clock, ...] = ()
 
     def __repr__(self) -> str:

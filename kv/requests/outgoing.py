@@ -18,9 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kv.requests.errors import FencedNodeError, WindowFullError
-from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
+from kv.requests.messages import Answer, Failure, Kind, Request
 from kv.requests.pending import Pending, Piece
 from kv.requests.signature import Clock, Constituent, Signature, Stream
+from kv.requests.slots import Slots, no_slots
 from kv.requests.view import View
 from kv.requests.windows import LIMIT
 
@@ -32,14 +33,14 @@ class Progress:
     Args:
         settled: slots settled by this answer and by none before: a pull takes their values from it.
         done: the request is complete with this; said once.
-        errors: (type, text) of what failed, when done.
+        errors: what failed and where, when done.
         send: pieces to be sent now.
     """
 
     timestamp: int
     settled: Slots
     done: bool
-    errors: tuple[tuple[str, str], ...]
+    errors: tuple[Failure, ...]
     send: tuple[Request, ...]
 
 
@@ -169,7 +170,7 @@ class Outgoing:
         elif answer.kind is Kind.HELD:
             piece.is_held, piece.due = True, now + self.reminder
         if answer.kind is Kind.ERROR:
-            pending.errors.append(answer.error or ("Error", f"node {answer.sender} failed"))
+            pending.errors.append(answer.error or Failure("Error", "no text", answer.sender))
         send = self._take_back(pending, piece, answer, now)
         return self._progress(pending, settled, send)
 

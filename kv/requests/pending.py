@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kv.requests.messages import Request, Slots, among, no_slots
+from kv.requests.messages import Failure, Request
+from kv.requests.slots import Slots, among, no_slots
 from kv.requests.view import View
 
 SETTLED, WAITING = -1, 0
@@ -46,7 +47,7 @@ class Pending:
     def __init__(self, template: Request, via: tuple[int, int] | None) -> None:
         self.template, self.via = template, via
         self.pieces: dict[int, Piece] = {}
-        self.errors: list[tuple[str, str]] = []
+        self.errors: list[Failure] = []
         self.cuts = 0
         self.cut_due = 0.0
         self._place = np.zeros(template.slots.size, np.int64)  # all waiting

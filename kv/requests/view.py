@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kv.requests.messages import Slots
+from kv.requests.slots import Slots
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.requests.errors import WindowFullError
-from kv.requests.messages import Slots
+from kv.requests.messages import Failure
 from kv.requests.signature import Signature, Stream
+from kv.requests.slots import Slots
 
 LIMIT = 1024
 """How far a maker may run ahead of its oldest unanswered request."""
@@ -34,7 +35,7 @@ class Window:
 
     watermark: int = 0
     rows: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
-    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
 
     def advance(self, oldest: int) -> None:
         if oldest > self.watermark:
@@ -49,21 +50,21 @@ class Window:
 
     def forget(self, timestamp: int) -> None:
         del self.rows[timestamp]
-        self.errors.pop(timestamp, None)
+        self.failures.pop(timestamp, None)
 
     def adopt(self, slot: int, num_slots: int, applied: list[int], failed: list[Any]) -> None:
         for timestamp in applied:
             if timestamp >= self.watermark:
                 self.row(timestamp, num_slots)[slot] = APPLIED
-        for timestamp, kind, text in failed:
+        for timestamp, *failure in failed:
             if timestamp >= self.watermark:
                 self.row(timestamp, num_slots)[slot] = FAILED
-                self.errors[timestamp] = (kind, text)
+                self.failures[timestamp] = Failure(*failure)
 
     def export(self, slot: int) -> list[Any]:
-        """[watermark, timestamps applied, [timestamp, type, text] of those that failed]."""
+        """[watermark, timestamps applied, [timestamp, *failure] of those that failed]."""
         applied = [t for t, row in self.rows.items() if row[slot] == APPLIED]
-        failed = [[t, *self.errors[t]] for t, row in self.rows.items() if row[slot] == FAILED]
+        failed = [[t, *self.failures[t]] for t, row in self.rows.items() if row[slot] == FAILED]
         return [self.watermark, applied, failed]
 
 
@@ -122,20 +123,20 @@ class Windows:
             return np.zeros(slots.size, np.bool_)
         return np.equal(self._states(signature, slots), UNSEEN)
 
-    def error(self, signature: Signature, slots: Slots) -> tuple[str, str] | None:
-        """Type and text of why the push failed on some of `slots`; None: it did not."""
+    def failure(self, signature: Signature, slots: Slots) -> Failure | None:
+        """Why the push failed on some of `slots`; None: it did not."""
         window = self._streams.get(signature[:4])
-        error = window.errors.get(signature.timestamp) if window else None
-        return error if error and (self._states(signature, slots) == FAILED).any() else None
+        failure = window.failures.get(signature.timestamp) if window else None
+        return failure if failure and (self._states(signature, slots) == FAILED).any() else None
 
     def record(
         self,
         signature: Signature,
         slots: Slots,
         oldest: int,
-        error: tuple[str, str] | None = None,
+        failure: Failure | None = None,
     ) -> None:
-        """Remember that the push was applied to `slots`, or with `error` failed there for good.
+        """Remember that the push was applied to `slots`, or with `failure` failed for good.
 
         What no copy can come of is not kept: pushes of former lives and below the watermark.
 
@@ -148,9 +149,9 @@ class Windows:
             return
         if self.is_beyond(signature, window.watermark):
             raise WindowFullError(window.watermark, signature.timestamp, self.limit)
-        window.row(signature.timestamp, self.num_slots)[slots] = FAILED if error else APPLIED
-        if error is not None:
-            window.errors[signature.timestamp] = error
+        window.row(signature.timestamp, self.num_slots)[slots] = FAILED if failure else APPLIED
+        if failure is not None:
+            window.failures[signature.timestamp] = failure
 
     def export(self, slot: int) -> dict[str, Any]:
         """What goes with `slot` to its next owner or into a checkpoint: plain msgpack types."""
@@ -197,8 +198,10 @@ class Windows:
                 assert row.any(), f"{stream}@{timestamp} remembers nothing"
                 assert row.max() <= FAILED, f"{stream}@{timestamp}"
                 if row.max() == FAILED:
-                    assert timestamp in window.errors, f"{stream}@{timestamp} failed without reason"
-            assert set(window.errors) <= set(window.rows), f"{stream}: errors outlive their pushes"
+                    assert timestamp in window.failures, (
+                        f"{stream}@{timestamp} failed without reason"
+                    )
+            assert set(window.failures) <= set(window.rows), f"{stream}: failures outlive pushes"
 
     def _states(self, signature: Signature, slots: Slots) -> NDArray[np.uint8]:
         window = self._streams.get(signature[:4])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kv.requests.messages import Request, Slots
+from kv.requests.messages import Request
+from kv.requests.slots import Slots
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +31,8 @@ class Gate(Protocol):
     def admits(self, work: Work) -> bool:
         """Whether this is done now; else it is held until `Incoming.release([work.ticket])`.
 
+        A mode that waits for several pushes holds the last of them too; whoever called
+        `Incoming.receive` then releases them all, in the order the mode wants.
         A mode is asked again, under a new ticket, when a pull or an `everywhere` push is repeated
         after its answer; what is still to be applied of the push is then empty.
         """
@@ -45,13 +48,13 @@ class SlotState:
     Args:
         owner: the server that takes it over. If it has lost the slot again by the time it comes, it
             takes it all the same, and gives it on.
-        tenure: how often the slot has moved; a copy of an older move is refused by it.
+        move: number of this move of the slot, by which a copy of an older one is told.
         map_version: the map under which it moves; the receiver must know it first.
         windows: `Windows.export`.
     """
 
     slot: int
     owner: int
-    tenure: int
+    move: int
     map_version: int
     windows: dict[str, Any]

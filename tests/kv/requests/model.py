@@ -15,6 +15,7 @@ import numpy as np
 
 from kv.requests import (
     Answer,
+    Failure,
     Incoming,
     Merged,
     Merging,
@@ -89,7 +90,7 @@ class Issued:
     reads: dict[int, int] = field(default_factory=dict)  # of a pull: slot -> total when it was made
     is_done: bool = False
     is_abandoned: bool = False
-    errors: tuple[tuple[str, str], ...] = ()
+    errors: tuple[Failure, ...] = ()
 
 
 @dataclass
@@ -340,7 +341,9 @@ class Cluster:
         """What holds after every step."""
         for node, server in self.servers.items():
             server.core.validate()
-            assert set(server.counters) == set(np.flatnonzero(server.core.here)), f"rows of {node}"
+            assert set(server.counters) == set(np.flatnonzero(server.core.holdings.here)), (
+                f"rows of {node}"
+            )
             for slot, counter in server.counters.items():
                 assert counter == self.totals[slot], f"slot {slot} at {node}"
         for worker in [*self.workers.values(), *self.ghosts]:
@@ -363,7 +366,7 @@ class Cluster:
                 has_failed = any(failed for _, failed in counts.values())
                 assert bool(errors) >= has_failed, f"{name}: an error got lost"
                 assert not errors or self.failed, f"{name}: {errors} though nothing failed"
-                assert all(error == FAILURE for error in errors), f"{name}: {errors}"
+                assert all(error[:2] == FAILURE for error in errors), f"{name}: {errors}"
         everything = [i for w in self.workers.values() for i in w.issued.values()] + self.former
         for slot in range(SLOTS):
             pushed = sum(
@@ -398,7 +401,7 @@ class Cluster:
     def _server(self, node: int) -> Server:
         gate = RoundGate()
         core = self.parts.incoming(node, 1, self.view, gate, windows=self.parts.windows(SLOTS))
-        return Server(core, gate, dict.fromkeys(np.flatnonzero(core.here).tolist(), 0))
+        return Server(core, gate, dict.fromkeys(np.flatnonzero(core.holdings.here).tolist(), 0))
 
     def _worker(self, node: int) -> Worker:
         return Worker(self.parts.outgoing(node, self.view.incarnations[node], self.view))

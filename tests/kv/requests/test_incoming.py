@@ -144,7 +144,7 @@ def test_a_push_that_failed_fails_again_and_is_not_tried_again():
     again = core.receive(push(0, 0))
 
     assert said(again) == (Kind.ERROR, ())
-    assert again.error == FAILURE
+    assert again.error == (*FAILURE, S0)
 
 
 def test_a_failed_pull_may_be_tried_again():
@@ -237,7 +237,7 @@ def test_a_push_that_is_inside_a_failed_merge_has_failed():
     core = server()
     apply(core, merged(push(0, 0)), FAILURE)
 
-    assert core.receive(push(0, 0)).error == FAILURE
+    assert core.receive(push(0, 0)).error == (*FAILURE, S0)
 
 
 def test_a_merged_push_with_one_inside_that_was_counted_is_not_applied():
@@ -247,7 +247,7 @@ def test_a_merged_push_with_one_inside_that_was_counted_is_not_applied():
     answer = core.receive(merged(push(0, 0), push(0, 1, sender=W1)))
 
     assert answer.kind is Kind.ERROR
-    assert "9.1/0.0@0 inside 1048576.1/0.0@0 was applied without it" in answer.error[1]
+    assert "9.1/0.0@0 inside 1048576.1/0.0@0 was applied without it" in answer.error.text
 
 
 def test_a_merged_push_of_a_former_life_of_its_worker_still_counts_for_the_others():
@@ -374,4 +374,4 @@ def test_a_request_that_makes_no_sense_is_an_error(wrong, text):
     answer = server().receive(replace(push(5, 0), **wrong))
 
     assert answer.kind is Kind.ERROR
-    assert text in answer.error[1]
+    assert text in answer.error.text

@@ -33,8 +33,8 @@ class IgnoresLives(Windows):
     def fresh(self, signature, slots):
         return super().fresh(signature._replace(incarnation=1), slots)
 
-    def record(self, signature, slots, oldest, error=None):
-        super().record(signature._replace(incarnation=1), slots, oldest, error)
+    def record(self, signature, slots, oldest, failure=None):
+        super().record(signature._replace(incarnation=1), slots, oldest, failure)
 
     def is_past(self, signature):
         return super().is_past(signature._replace(incarnation=1))
@@ -66,8 +66,8 @@ class NeverForgets(Windows):
     def meet(self, signature, oldest):
         return super().meet(signature, 0)
 
-    def record(self, signature, slots, oldest, error=None):
-        super().record(signature, slots, 0, error)
+    def record(self, signature, slots, oldest, failure=None):
+        super().record(signature, slots, 0, failure)
 
 
 class ForgetsTooEarly(Windows):
@@ -80,14 +80,14 @@ class ForgetsTooEarly(Windows):
 class RecordsWholeRequests(Windows):
     """A push applied to one slot counts as applied to all."""
 
-    def record(self, signature, slots, oldest, error=None):
-        super().record(signature, np.arange(self.num_slots), oldest, error)
+    def record(self, signature, slots, oldest, failure=None):
+        super().record(signature, np.arange(self.num_slots), oldest, failure)
 
 
 class RemembersFailuresAsSuccess(Windows):
     """Failed pushes are remembered as applied ones: a repeat hears OK."""
 
-    def record(self, signature, slots, oldest, error=None):
+    def record(self, signature, slots, oldest, failure=None):
         super().record(signature, slots, oldest)
 
 
@@ -115,9 +115,9 @@ class KeepsHeldOfTheDead(Incoming):
 class AnswersHeldWithOK(Incoming):
     """A repeat of a held push is answered as if it were applied."""
 
-    def _answer(self, request, kind, refused=(), error=None, clocks=()):
+    def _answer(self, request, kind, refused=(), failure=None, clocks=()):
         kind = Kind.OK if kind is Kind.HELD else kind
-        return super()._answer(request, kind, refused, error, clocks)
+        return super()._answer(request, kind, refused, failure, clocks)
 
 
 class ForgetsWorkUnderWay(Incoming):
@@ -142,15 +142,15 @@ class AdoptsCopies(Incoming):
     """A late copy of a moved slot overwrites the slot."""
 
     def adopt(self, state):
-        self.tenures[:] = 0
+        self.holdings._moves[:] = 0
         return super().adopt(state)
 
 
 class IgnoresConstituents(Incoming):
     """Pushes inside a merged one are not recorded."""
 
-    def _record(self, entry, error=None):
-        self.windows.record(entry.request.signature, entry.apply, entry.request.oldest, error)
+    def _record(self, entry, failure=None):
+        self.windows.record(entry.request.signature, entry.apply, entry.request.oldest, failure)
 
 
 class ForgivesWrongLives(Outgoing):

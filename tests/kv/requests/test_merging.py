@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from kv.requests import Kind, Merging, Outgoing, Work
+from kv.requests import Failure, Kind, Merging, Outgoing, Work
 from kv.requests.errors import WindowFullError
 from tests.kv.requests.making import D0, S0, S1, W0, W1, inside, pull, push, reply, view
 
 HERE = view(S0, S1)
-FAILURE = ("TableError", "no such table")
+FAILURE = Failure("TableError", "no such table", S1)
 
 
 def dispatcher(**settings) -> Merging:
@@ -149,7 +149,7 @@ def test_only_plain_pushes_are_merged(request_):
     answer = dispatcher().receive(request_)
 
     assert answer.kind is Kind.ERROR
-    assert "a dispatcher merges pushes of workers, nothing else" in answer.error[1]
+    assert "a dispatcher merges pushes of workers, nothing else" in answer.error.text
 
 
 def test_a_merge_of_pushes_that_touch_nothing_is_done_at_once():

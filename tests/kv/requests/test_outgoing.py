@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.requests import Kind, Outgoing, Request
+from kv.requests import Failure, Kind, Outgoing, Request
 from kv.requests.errors import FencedNodeError, WindowFullError
 from tests.kv.requests.making import D0, FIXED, S0, S1, S2, W0, array, reply, view
 
@@ -158,7 +158,7 @@ def test_a_late_refusal_of_a_piece_does_not_touch_slots_that_are_elsewhere():
 def test_an_error_settles_its_piece_and_is_told_when_all_have_answered():
     core = outgoing()
     _, [to_s0, to_s1] = core.request(array(0, 1), 0.0, push=True)
-    failure = ("TableError", "no such table")
+    failure = Failure("TableError", "no such table", S0)
 
     assert not core.answer(reply(to_s0, Kind.ERROR, error=failure), 0.1).done
     done = core.answer(reply(to_s1), 0.2)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.requests import Signature, Windows
+from kv.requests import Failure, Signature, Windows
 from kv.requests.errors import WindowFullError
 from tests.kv.requests.making import FIXED, array
 
 SLOTS = 4
+FAILURE = Failure("TableError", "no such table", 8)
 slots = st.lists(st.integers(0, SLOTS - 1), unique=True).map(sorted).map(lambda s: array(*s))
 events = st.tuples(
     st.sampled_from([9, 11]),  # sender
@@ -147,21 +148,21 @@ def test_watermarks_never_go_down():
 
 def test_why_a_push_failed_is_remembered_until_its_answer_has_arrived():
     windows = Windows(SLOTS)
-    windows.record(signature(3), array(0), 3, error=("TableError", "no such table"))
+    windows.record(signature(3), array(0), 3, failure=FAILURE)
 
-    assert windows.error(signature(3), array(0, 1)) == ("TableError", "no such table")
-    assert windows.error(signature(3), array(1)) is None
+    assert windows.failure(signature(3), array(0, 1)) == FAILURE
+    assert windows.failure(signature(3), array(1)) is None
     windows.meet(signature(4), 4)
-    assert windows.error(signature(3), array(0)) is None
+    assert windows.failure(signature(3), array(0)) is None
 
 
 def test_why_a_push_failed_travels_with_its_slot():
     here, there = Windows(SLOTS), Windows(SLOTS)
-    here.record(signature(3), array(0), 3, error=("TableError", "no such table"))
+    here.record(signature(3), array(0), 3, failure=FAILURE)
 
     there.adopt(0, msgpack.unpackb(msgpack.packb(here.export(0))))
 
-    assert there.error(signature(3), array(0)) == ("TableError", "no such table")
+    assert there.failure(signature(3), array(0)) == FAILURE
 
 
 def test_a_sender_that_runs_too_far_ahead_is_an_error():
