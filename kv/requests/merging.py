@@ -14,7 +14,7 @@ elsewhere: `kv.requests.outgoing` never gives a push that was sent direct to a d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,7 +94,7 @@ class Merging:
             failure = self.windows.failure(signature, WHOLE)
             return self._answer(request, Kind.ERROR if failure else Kind.OK, failure)
         self._in_hand.add(signature)
-        self._open.append(request)
+        self._open.append(replace(request, payload=None))  # its arrays need not outlive the merging
         self.windows.record(signature, WHOLE, request.oldest)
         return Work(0, request, request.slots, no_slots())
 

@@ -81,8 +81,17 @@ def test_the_next_merge_fills_while_one_is_under_way():
 
     core.receive(later)
 
-    assert core.pushes == [later]
+    assert [push.signature for push in core.pushes] == [later.signature]
     core.validate()
+
+
+def test_the_values_of_a_merged_push_are_let_go():
+    core = dispatcher()
+
+    work = core.receive(to_dispatcher(0, 0, payload="values"))
+
+    assert work.request.payload == "values"
+    assert [push.payload for push in core.pushes] == [None]
 
 
 def test_slots_that_move_are_followed():
