@@ -80,7 +80,7 @@ class KVServer:
         if header is None:
             log.exception("a handler failed after its response")
             return
-        self.office.send(error_answer(header, error))
+        self.office.send(error_answer(header, error, self.office.node_id))
 
     def response(self, meta: KVMeta, pairs: KVPairs | None = None) -> None:
         """Answer a request; with `pairs` where it pulls.
@@ -130,8 +130,8 @@ class KVServerDefaultHandle:
         return KVPairs(pairs.keys, np.concatenate(found) if found else zero[:0], lens)
 
 
-def error_answer(header: Meta, error: BaseException) -> Message:
-    """The answer that carries a handler's exception to who asked; a long text is cut."""
+def error_answer(header: Meta, error: BaseException, node: int) -> Message:
+    """The answer that carries a handler's exception on `node` to who asked; a long text is cut."""
     try:
         text = str(error)
     except Exception as problem:
@@ -139,7 +139,7 @@ def error_answer(header: Meta, error: BaseException) -> Message:
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]} … ({len(text)} characters)"
     text = text.encode("utf-8", "backslashreplace").decode()
-    return Message(answer_to(header, Kind.ERROR, error=(type(error).__name__, text)))
+    return Message(answer_to(header, Kind.ERROR, error=(type(error).__name__, text, node)))
 
 
 def _place(meta: KVMeta) -> tuple[int, int, int]:

@@ -68,13 +68,13 @@ class TableServer:
             answer = handler(message)
         except Exception as error:
             log.debug("request failed: %r", message, exc_info=True)
-            answer = error_answer(message.meta, error)
+            answer = error_answer(message.meta, error, self.office.node_id)
         if answer is None:
             return
         try:
             self.office.send(answer)
         except CodecError as error:  # too large for the van
-            self.office.send(error_answer(message.meta, error))
+            self.office.send(error_answer(message.meta, error, self.office.node_id))
 
     def _number(self, table: int) -> int:
         number = self._numbers.get(table)

@@ -131,7 +131,8 @@ class Customer:
         request.waiting_for.discard(sender)
         request.answers.append(message)
         if message.meta.error is not None and request.error is None:
-            request.error = self._make_error(node_name(sender), *message.meta.error)
+            kind, text, node = message.meta.error
+            request.error = self._make_error(node_name(node or sender), kind, text)
         if not request.waiting_for:
             self._complete(timestamp, request)
 

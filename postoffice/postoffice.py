@@ -323,7 +323,11 @@ class Postoffice:
             customer.handle_request(message)
             return
         text = f"{self.name} has no app {message.meta.app}"
-        self.send(Message(answer_to(message.meta, Kind.ERROR, error=("PostofficeError", text))))
+        self.send(
+            Message(
+                answer_to(message.meta, Kind.ERROR, error=("PostofficeError", text, self.node_id))
+            )
+        )
 
     def _receive_control(self, message: Message) -> None:
         meta = message.meta

@@ -202,7 +202,12 @@ def _are_constituents(constituents: Any) -> bool:
 
 
 def _is_error(error: Any) -> bool:
-    return type(error) is tuple and len(error) == 2 and all(type(part) is str for part in error)
+    return (
+        type(error) is tuple
+        and len(error) == 3
+        and all(type(part) is str for part in error[:2])
+        and _are_integers(error[2:])
+    )
 
 
 def _are_integers(values: Any) -> bool:

@@ -92,7 +92,7 @@ class Meta:
     key_list: int = 0
     chunk: tuple[int, int] = (0, 1)
     body: Any = None  # msgpack types
-    error: tuple[str, str] | None = None  # (type, text) of a handler's exception
+    error: tuple[str, str, int] | None = None  # type, text and node of a handler's exception
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.requests.messages import Request, Slots
+from kv.requests.messages import Request
 from kv.requests.signature import Signature
+from kv.requests.slots import Slots
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Entry:
     """One piece of a request.
 
@@ -84,6 +85,10 @@ class Entries:
             ):
                 return entry
         return None
+
+    def knows(self, signature: Signature) -> bool:
+        """Whether the request, or a merged one with it inside, is in hand."""
+        return signature in self._by_signature
 
     def has(self, signature: Signature, slots: Slots) -> NDArray[np.bool_]:
         """Which of `slots` wait for the push, alone or merged: bool (len(slots),)."""

@@ -12,62 +12,18 @@ served only between its arrival with its windows and its leaving.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
 from kv.requests.entries import Entries, Entry
 from kv.requests.errors import BehindError, SlotBusyError
-from kv.requests.messages import Answer, Kind, Request, Slots, among, no_slots
+from kv.requests.holdings import Holdings
+from kv.requests.messages import Answer, Failure, Kind, Request
 from kv.requests.signature import Clock, Signature
+from kv.requests.slots import Slots, among, no_slots
 from kv.requests.view import View
 from kv.requests.windows import LIMIT, Windows
-
-
-class Gate(Protocol):
-    """A consistency mode, as seen from here."""
-
-    def admits(self, work: Work) -> bool:
-        """Whether this is done now; else it is held until `Incoming.release([work.ticket])`.
-
-        A mode is asked again, under a new ticket, when a pull or an `everywhere` push is repeated
-        after its answer; what is still to be applied of the push is then empty.
-        """
-
-    def dropped(self, ticket: int) -> None:
-        """A held request is gone: its maker's life is over, or its slots have left."""
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What to do now for a request; then `Incoming.finish(ticket)` gives the answer.
-
-    Args:
-        apply: slots to which the push is applied, and to no others.
-        read: slots whose values go with the answer, after applying.
-    """
-
-    ticket: int
-    request: Request
-    apply: Slots
-    read: Slots
-
-
-@dataclass(frozen=True)
-class SlotState:
-    """What goes with a slot to its new owner, beside its rows.
-
-    Args:
-        tenure: how often the slot has moved; a copy of an older move is refused by it.
-        map_version: the map under which it moves; the receiver must know it first.
-        windows: `Windows.export`.
-    """
-
-    slot: int
-    tenure: int
-    map_version: int
-    windows: dict[str, Any]
+from kv.requests.work import Gate, SlotState, Work
 
 
 class Incoming:
@@ -93,10 +49,9 @@ class Incoming:
     ) -> None:
         self.node, self.incarnation = node, incarnation
         self.view, self.gate = view, gate
-        self.windows = windows or Windows(view.owners.size, limit)
+        self.windows = Windows(view.owners.size, limit) if windows is None else windows
         self.entries = Entries()
-        self.here = (view.owners == node) & is_founder
-        self.tenures = np.zeros(view.owners.size, np.int64)
+        self.holdings = Holdings(node, view.owners, is_founder=is_founder)
         self._fence(view)
 
     def receive(self, request: Request) -> Work | Answer | None:
@@ -110,11 +65,15 @@ class Incoming:
             return None
         if self.windows.is_former(request.signature):
             text = f"node {request.signature.sender}, life {request.signature.incarnation}, is over"
-            return self._answer(request, Kind.FENCED, error=("FencedNodeError", text))
+            return self._answer(
+                request, Kind.FENCED, (), Failure("FencedNodeError", text, self.node)
+            )
         if request.epoch > self.view.epoch:
             return self._answer(request, Kind.BEHIND)
-        if problem := request.problem(self.here.size, self.windows.limit):
-            return self._answer(request, Kind.ERROR, error=("RequestError", problem))
+        if problem := request.problem(self.view.owners.size, self.windows.limit):
+            return self._answer(
+                request, Kind.ERROR, (), Failure("RequestError", problem, self.node)
+            )
         self._meet(request)
         if self.windows.is_past(request.signature):
             return None
@@ -130,24 +89,29 @@ class Incoming:
     def finish(
         self, ticket: int, error: tuple[str, str] | None = None, clocks: tuple[Clock, ...] = ()
     ) -> Answer:
-        """The work is done and, with replicas, the backups have it; or it failed for good."""
+        """The work is done and, with replicas, the backups have it; or it failed for good.
+
+        Args:
+            error: type and text of what the handler raised.
+        """
         entry = self.entries.pop(ticket)
         if error is not None:
-            self._record(entry, error)
-            return self._answer(entry.request, Kind.ERROR, entry.refused, error, clocks)
+            failure = Failure(*error, self.node)
+            self._record(entry, failure)
+            return self._answer(entry.request, Kind.ERROR, entry.refused, failure, clocks)
         return self._settled(entry.request, entry.refused, clocks)
 
     def learn(self, view: View) -> None:
         """Know a newer state of the cluster: whom to refuse, and which slots to give away."""
         if view.is_newer(self.view):
             self.view = view
+            self.holdings.learn(view.owners)
             self._fence(view)
 
     @property
     def leaving(self) -> list[int]:
         """Slots that are here, belong to another server, and can be given now."""
-        slots = np.flatnonzero(self.here & (self.view.owners != self.node)).tolist()
-        return [slot for slot in slots if not self.entries.working_on(slot)]
+        return [slot for slot in self.holdings.leaving if not self.entries.working_on(slot)]
 
     def give(self, slot: int) -> tuple[SlotState, list[Answer]]:
         """Let a slot go: what goes with it, and answers that send what was held elsewhere.
@@ -157,11 +121,12 @@ class Incoming:
         """
         if tickets := self.entries.working_on(slot):
             raise SlotBusyError(slot, tickets)
-        self.here[slot] = False
+        move = self.holdings.leave(slot)
         answers = [self._lose(entry, slot) for entry in self.entries.held() if entry.touches(slot)]
         state = SlotState(
             slot=slot,
-            tenure=int(self.tenures[slot]) + 1,
+            owner=int(self.view.owners[slot]),
+            move=move,
             map_version=self.view.map_version,
             windows=self.windows.export(slot),
         )
@@ -169,17 +134,15 @@ class Incoming:
         return state, answers
 
     def adopt(self, state: SlotState) -> bool:
-        """Take a slot over; False for a copy of an older move, whose rows must be left alone too.
+        """Take a slot over; False: a copy of an older move, or for another: leave the rows alone.
 
         Raises:
             BehindError: the move belongs to a map not known here.
         """
         if state.map_version > self.view.map_version:
             raise BehindError(state.slot, state.map_version, self.view.map_version)
-        if state.tenure <= self.tenures[state.slot]:
+        if state.owner != self.node or not self.holdings.arrive(state.slot, state.move):
             return False
-        self.tenures[state.slot] = state.tenure
-        self.here[state.slot] = True
         if self.windows.adopt(state.slot, state.windows):
             self._drop_former()
         return True
@@ -192,11 +155,12 @@ class Incoming:
     def validate(self) -> None:
         """Raise AssertionError if the bookkeeping contradicts itself."""
         self.windows.validate()
+        self.holdings.validate()
         for entry in self.entries:
             for signature in entry.signatures:
                 assert self.entries.has(signature, entry.apply).all(), f"{signature} is not found"
-            assert self.here[entry.apply].all(), f"{entry} works on slots that left"
-            assert self.here[entry.read].all(), f"{entry} reads slots that left"
+            assert self.holdings.here[entry.apply].all(), f"{entry} works on slots that left"
+            assert self.holdings.here[entry.read].all(), f"{entry} reads slots that left"
             if not entry.is_working:
                 fresh = self.windows.fresh(entry.request.signature, entry.apply)
                 past = self.windows.is_past(entry.request.signature)
@@ -205,25 +169,34 @@ class Incoming:
     # What becomes of a request's slots
 
     def _sort(self, request: Request) -> Work | Answer | None:
-        mine = self.here[request.slots] & (self.view.owners[request.slots] == self.node)
-        slots, refused = request.slots[mine], set(request.slots[~mine].tolist())
-        if refused and not slots.size:
-            return self._answer(request, Kind.WRONG_OWNER, refused)
-        if not request.push:
-            return self._admit(request, no_slots(), slots, refused)
-        in_hand = self.entries.has(request.signature, slots)
-        fresh = self.windows.fresh(request.signature, slots) & ~in_hand
-        if not fresh.any() and in_hand.any():
-            return self._answer(request, Kind.HELD, refused)
-        has_failed = self.windows.error(request.signature, slots) is not None
-        if not fresh.any() and (has_failed or not (request.pull or request.everywhere)):
-            return self._settled(request, refused)
-        if counted := self._counted_inside(request, slots[fresh]):
-            text = f"{counted} inside {request.signature} was applied without it"
-            return self._answer(request, Kind.ERROR, error=("RequestError", text))
+        served = self.holdings.served[request.slots]
+        if np.count_nonzero(served) == served.size:
+            slots, refused = request.slots, set[int]()
+        else:
+            slots, refused = request.slots[served], set(request.slots[~served].tolist())
+            if not slots.size:
+                return self._answer(request, Kind.WRONG_OWNER, refused)
+        if request.push:
+            return self._sort_push(request, slots, refused)
+        return self._admit(request, no_slots(), slots, refused)
+
+    def _sort_push(self, request: Request, slots: Slots, refused: set[int]) -> Work | Answer | None:
+        name = request.signature
+        if not (self.entries.knows(name) or self.windows.knows(name) or request.constituents):
+            return self._admit(request, slots, slots if request.pull else no_slots(), refused)
+        in_hand, fresh = self.entries.has(name, slots), self.windows.fresh(name, slots)
+        apply, elsewhere = slots[fresh & ~in_hand], slots[in_hand]
+        if not apply.size:
+            if elsewhere.size:
+                return self._answer(request, Kind.HELD, refused)
+            is_over = self.windows.failure(name, slots) is not None
+            if is_over or not (request.pull or request.everywhere):
+                return self._settled(request, refused)
+        if counted := self._counted_inside(request, apply):
+            text = f"{counted} inside {name} was applied without it"
+            return self._answer(request, Kind.ERROR, (), Failure("RequestError", text, self.node))
         read = slots[~in_hand] if request.pull else no_slots()
-        refused |= set(slots[in_hand].tolist())
-        return self._admit(request, slots[fresh], read, refused)
+        return self._admit(request, apply, read, refused | set(elsewhere.tolist()))
 
     def _admit(
         self, request: Request, apply: Slots, read: Slots, refused: set[int]
@@ -240,11 +213,11 @@ class Incoming:
         self._record(entry)
         return Work(entry.ticket, entry.request, entry.apply, entry.read)
 
-    def _record(self, entry: Entry, error: tuple[str, str] | None = None) -> None:
+    def _record(self, entry: Entry, failure: Failure | None = None) -> None:
         request = entry.request
-        self.windows.record(request.signature, entry.apply, request.oldest, error)
+        self.windows.record(request.signature, entry.apply, request.oldest, failure)
         for inside in request.constituents:
-            self.windows.record(inside.signature, entry.apply, inside.oldest, error)
+            self.windows.record(inside.signature, entry.apply, inside.oldest, failure)
         if request.constituents:  # they may have told of new lives
             self._drop_former()
 
@@ -252,10 +225,10 @@ class Incoming:
         self, request: Request, refused: set[int], clocks: tuple[Clock, ...] = ()
     ) -> Answer:
         """The answer to a push applied now or before: also a repeat hears that it failed."""
-        slots = request.slots[~among(request.slots, refused)]
-        error = self.windows.error(request.signature, slots) if request.push else None
-        kind = Kind.OK if error is None else Kind.ERROR
-        return self._answer(request, kind, refused, error, clocks)
+        slots = request.slots[~among(request.slots, refused)] if refused else request.slots
+        failure = self.windows.failure(request.signature, slots) if request.push else None
+        kind = Kind.OK if failure is None else Kind.ERROR
+        return self._answer(request, kind, refused, failure, clocks)
 
     def _counted_inside(self, request: Request, slots: Slots) -> Signature | None:
         """A constituent that is applied or in hand without the merged push: it cannot be taken out.
@@ -264,12 +237,10 @@ class Incoming:
         matters more than that.
         """
         for inside in request.constituents:
-            signature = inside.signature
-            applied = not self.windows.fresh(signature, slots).all()
-            if (applied and self._is_repeatable(signature)) or self.entries.has(
-                signature, slots
-            ).any():
-                return signature
+            name = inside.signature
+            is_counted = not (self._is_over(name) or self.windows.fresh(name, slots).all())
+            if is_counted or self.entries.has(name, slots).any():
+                return name
         return None
 
     def _lose(self, entry: Entry, slot: int) -> Answer:
@@ -284,6 +255,8 @@ class Incoming:
     def _meet(self, request: Request) -> None:
         if self.windows.meet(request.signature, request.oldest):
             self._drop_former()
+        if not len(self.entries):
+            return
         stream = request.signature.stream
         for entry in self.entries.held():
             same = entry.request.signature.stream == stream and not entry.request.push
@@ -305,9 +278,9 @@ class Incoming:
             if self.windows.is_former(entry.request.signature):
                 self._drop(entry)
 
-    def _is_repeatable(self, signature: Signature) -> bool:
-        """Whether a copy of the request would still be answered."""
-        return not (self.windows.is_former(signature) or self.windows.is_past(signature))
+    def _is_over(self, signature: Signature) -> bool:
+        """Whether a copy of the request itself would be ignored."""
+        return self.windows.is_former(signature) or self.windows.is_past(signature)
 
     def _drop(self, entry: Entry) -> None:
         self.entries.pop(entry.ticket)
@@ -318,18 +291,8 @@ class Incoming:
         request: Request,
         kind: Kind,
         refused: Iterable[int] = (),
-        error: tuple[str, str] | None = None,
+        failure: Failure | None = None,
         clocks: tuple[Clock, ...] = (),
     ) -> Answer:
-        return Answer(
-            kind=kind,
-            request=request.signature,
-            piece=request.piece,
-            sender=self.node,
-            sender_incarnation=self.incarnation,
-            epoch=self.view.epoch,
-            map_version=self.view.map_version,
-            refused=tuple(sorted(refused)),
-            error=error,
-            clocks=clocks,
-        )
+        by = (self.node, self.incarnation)
+        return request.answer(kind, by, self.view, refused, failure, clocks)

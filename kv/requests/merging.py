@@ -14,16 +14,17 @@ elsewhere: `kv.requests.outgoing` never gives a push that was sent direct to a d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kv.requests.incoming import Work
-from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
+from kv.requests.messages import Answer, Failure, Kind, Request
 from kv.requests.outgoing import Outgoing, Progress
 from kv.requests.signature import Constituent, Signature
+from kv.requests.slots import Slots, no_slots
 from kv.requests.view import View
 from kv.requests.windows import Windows
+from kv.requests.work import Work
 
 WHOLE: Slots = np.zeros(1, np.int64)
 """A dispatcher takes pushes whole: its windows have one slot."""
@@ -78,28 +79,34 @@ class Merging:
             return None
         if self.windows.is_former(signature):
             text = f"node {signature.sender}, life {signature.incarnation}, is over"
-            return self._answer(request, Kind.FENCED, ("FencedNodeError", text))
+            return self._answer(request, Kind.FENCED, Failure("FencedNodeError", text, meant[0]))
         problem = request.problem(self.outgoing.view.owners.size, self.windows.limit)
         if request.pull or request.constituents:
             problem = f"{signature}: a dispatcher merges pushes of workers, nothing else"
         if problem is not None:
-            return self._answer(request, Kind.ERROR, ("RequestError", problem))
+            return self._answer(request, Kind.ERROR, Failure("RequestError", problem, meant[0]))
         self.windows.meet(signature, request.oldest)
         if self.windows.is_past(signature):
             return None
         if signature in self._in_hand:
             return self._answer(request, Kind.HELD)
         if not self.windows.fresh(signature, WHOLE).all():
-            error = self.windows.error(signature, WHOLE)
-            return self._answer(request, Kind.ERROR if error else Kind.OK, error)
+            failure = self.windows.failure(signature, WHOLE)
+            return self._answer(request, Kind.ERROR if failure else Kind.OK, failure)
         self._in_hand.add(signature)
-        self._open.append(request)
+        self._open.append(replace(request, payload=None))  # its arrays need not outlive the merging
         self.windows.record(signature, WHOLE, request.oldest)
         return Work(0, request, request.slots, no_slots())
 
-    def flush(self, now: float, *, cmd: int = 0, priority: int = 0) -> tuple[int, list[Request]]:
-        """Send the open merge to the servers: its timestamp and pieces.
+    def flush(
+        self, now: float, *, cmd: int = 0, priority: int = 0, payload: object = None
+    ) -> tuple[int, Merged]:
+        """Send the open merge to the servers: its timestamp, and the pieces to send.
 
+        A merge of pushes that touch nothing asks nobody and is done at once.
+
+        Args:
+            payload: the merged values, as `Outgoing.request` keeps them.
         Raises:
             ValueError: nothing to send.
             WindowFullError, FencedNodeError: as `Outgoing.request`; the merge stays open.
@@ -114,9 +121,12 @@ class Merging:
             constituents=tuple(Constituent(p.signature, p.oldest, p.clocks) for p in self._open),
             cmd=cmd,
             priority=priority,
+            payload=payload,
         )
         self._under_way[timestamp], self._open = self._open, []
-        return timestamp, send
+        if not self.outgoing.is_pending(timestamp):
+            return timestamp, Merged((timestamp,), self._close(timestamp, None))
+        return timestamp, Merged(send=tuple(send))
 
     def answer(self, answer: Answer, now: float) -> Merged:
         """Take a server's answer."""
@@ -152,30 +162,22 @@ class Merging:
         done = [progress for progress in changes if progress.done]
         answers: list[Answer] = []
         for progress in done:
-            error = progress.errors[0] if progress.errors else None
-            pushes = self._under_way.pop(progress.timestamp)
-            answers += [self._complete(push, error) for push in pushes]
+            answers += self._close(progress.timestamp, next(iter(progress.errors), None))
         return Merged(
             done=tuple(progress.timestamp for progress in done),
             answers=tuple(answers),
             send=tuple(piece for progress in changes for piece in progress.send),
         )
 
-    def _complete(self, push: Request, error: tuple[str, str] | None) -> Answer:
-        self._in_hand.discard(push.signature)
-        if error is not None:
-            self.windows.record(push.signature, WHOLE, push.oldest, error)
-        return self._answer(push, Kind.ERROR if error else Kind.OK, error)
+    def _close(self, timestamp: int, failure: Failure | None) -> tuple[Answer, ...]:
+        return tuple(self._complete(push, failure) for push in self._under_way.pop(timestamp))
 
-    def _answer(self, request: Request, kind: Kind, error: tuple[str, str] | None = None) -> Answer:
-        stream, view = self.outgoing.stream, self.outgoing.view
-        return Answer(
-            kind=kind,
-            request=request.signature,
-            piece=request.piece,
-            sender=stream.sender,
-            sender_incarnation=stream.incarnation,
-            epoch=view.epoch,
-            map_version=view.map_version,
-            error=error,
-        )
+    def _complete(self, push: Request, failure: Failure | None) -> Answer:
+        self._in_hand.discard(push.signature)
+        if failure is not None:
+            self.windows.record(push.signature, WHOLE, push.oldest, failure)
+        return self._answer(push, Kind.ERROR if failure else Kind.OK, failure)
+
+    def _answer(self, request: Request, kind: Kind, failure: Failure | None = None) -> Answer:
+        by = self.outgoing.stream[:2]
+        return request.answer(kind, by, self.outgoing.view, error=failure)

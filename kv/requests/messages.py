@@ -2,32 +2,23 @@
 
 The fields are those of the wire header (`docs/requests.md`), less what the van needs for itself
 (version, chunk, frames, key list, body).
+
+Messages are not changed once made. They are not frozen all the same, since a frozen dataclass of
+this size takes three times as long to make, which a request of one key would feel.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kv.requests.signature import Clock, Constituent, Signature
-
-Slots = NDArray[np.int64]
-"""Slots touched, strictly rising."""
-
-
-def no_slots() -> Slots:
-    return np.empty(0, np.int64)
-
-
-def among(slots: Slots, some: Collection[int]) -> NDArray[np.bool_]:
-    """Which of `slots` are in `some`: bool (len(slots),)."""
-    if not some:
-        return np.zeros(slots.size, np.bool_)
-    return np.isin(slots, np.fromiter(some, np.int64, len(some)))
+from kv.requests.slots import Slots, no_slots
+from kv.requests.view import View
 
 
 class Kind(enum.IntEnum):
@@ -41,7 +32,15 @@ class Kind(enum.IntEnum):
     ERROR = 6  # settled, and it failed: never again
 
 
-@dataclass(frozen=True, eq=False)
+class Failure(NamedTuple):
+    """What a handler raised, and on which node."""
+
+    type: str
+    text: str
+    node: int
+
+
+@dataclass(eq=False, slots=True)
 class Request:
     """A piece of a request, on its way to one node.
 
@@ -53,6 +52,8 @@ class Request:
         everywhere: goes to every server, also where it has no slots, so that rounds close.
         slots: slots of this piece.
         constituents: the pushes inside, if a dispatcher merged them.
+        payload: what the caller keeps with the request, of which it cuts the piece's part for the
+            wire; nobody looks at it here.
     """
 
     signature: Signature
@@ -70,6 +71,7 @@ class Request:
     clocks: tuple[Clock, ...] = ()
     cmd: int = 0
     priority: int = 0
+    payload: object = None
 
     def __repr__(self) -> str:
         what = "+".join(["push"] * self.push + ["pull"] * self.pull)
@@ -96,14 +98,37 @@ class Request:
         for maker, oldest in [(name, self.oldest), *inside]:
             if maker.timestamp >= oldest + limit:
                 return f"{maker} runs {limit} or more ahead of unanswered {oldest}"
+        if slots.size > 1 and np.count_nonzero(slots[1:] <= slots[:-1]):
+            return f"{name}: slots must strictly rise"
         if slots.size and (slots[0] < 0 or slots[-1] >= num_slots):
             return f"{name}: slots must lie in 0 … {num_slots - 1}"
-        if (slots[1:] <= slots[:-1]).any():
-            return f"{name}: slots must strictly rise"
         return None
 
+    def answer(
+        self,
+        kind: Kind,
+        by: tuple[int, int],
+        view: View,
+        refused: Iterable[int] = (),
+        error: Failure | None = None,
+        clocks: tuple[Clock, ...] = (),
+    ) -> Answer:
+        """The answer to this piece by (node, incarnation), which knows `view`."""
+        return Answer(
+            kind=kind,
+            request=self.signature,
+            piece=self.piece,
+            sender=by[0],
+            sender_incarnation=by[1],
+            epoch=view.epoch,
+            map_version=view.map_version,
+            refused=tuple(sorted(refused)),
+            error=error,
+            clocks=clocks,
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(eq=False, slots=True)
 class Answer:
     """What a node says to a piece of a request.
 
@@ -111,7 +136,7 @@ class Answer:
         request: the request's signature; its sender and incarnation are the answer's recipient.
         refused: slots of the piece that this answer does not speak for, rising: they have another
             owner in map `map_version`, or are not here yet.
-        error: type and text, with kinds ERROR and FENCED.
+        error: what failed and where, with kinds ERROR and FENCED.
     """
 
     kind: Kind
@@ -122,7 +147,7 @@ class Answer:
     epoch: int
     map_version: int
     refused: tuple[int, ...] = ()
-    error: tuple[str, str] | None = None
+    error: Failure | None = None
     clocks: tuple[Clock, ...] = ()
 
     def __repr__(self) -> str:

@@ -15,31 +15,32 @@ Source: ps-lite, src/resender.h; differs in that answers acknowledge, and that p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kv.requests.errors import FencedNodeError, WindowFullError
-from kv.requests.messages import Answer, Kind, Request, Slots, no_slots
+from kv.requests.messages import Answer, Failure, Kind, Request
 from kv.requests.pending import Pending, Piece
 from kv.requests.signature import Clock, Constituent, Signature, Stream
+from kv.requests.slots import Slots, no_slots
 from kv.requests.view import View
 from kv.requests.windows import LIMIT
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Progress:
     """What an event changed for one request.
 
     Args:
         settled: slots settled by this answer and by none before: a pull takes their values from it.
         done: the request is complete with this; said once.
-        errors: (type, text) of what failed, when done.
+        errors: what failed and where, when done.
         send: pieces to be sent now.
     """
 
     timestamp: int
     settled: Slots
     done: bool
-    errors: tuple[tuple[str, str], ...]
+    errors: tuple[Failure, ...]
     send: tuple[Request, ...]
 
 
@@ -113,6 +114,7 @@ class Outgoing:
         clocks: tuple[Clock, ...] = (),
         cmd: int = 0,
         priority: int = 0,
+        payload: object = None,
     ) -> tuple[int, list[Request]]:
         """Make a request: its timestamp and the pieces to send.
 
@@ -122,6 +124,7 @@ class Outgoing:
         Args:
             slots: int64 (n,), strictly rising.
             via: node and incarnation of the dispatcher to take the push; a dead one is passed by.
+            payload: goes along in `Request.payload` with every piece and every resend.
         Raises:
             WindowFullError: too far ahead of the oldest unanswered request; see `has_room`.
             FencedNodeError: this life of the node is over.
@@ -141,6 +144,7 @@ class Outgoing:
             clocks=clocks,
             cmd=cmd,
             priority=priority,
+            payload=payload,
         )
         pending = Pending(template, via if via and self.view.lives(*via) else None)
         self._pending[timestamp] = pending
@@ -152,7 +156,7 @@ class Outgoing:
 
     def answer(self, answer: Answer, now: float) -> Progress | None:
         """Take an answer. None: it is late or meant for a former life, and changes nothing."""
-        if answer.request.stream != self.stream:
+        if answer.request[:-1] != self.stream:
             return None
         if answer.kind is Kind.FENCED:
             self.is_fenced = True
@@ -166,7 +170,7 @@ class Outgoing:
         elif answer.kind is Kind.HELD:
             piece.is_held, piece.due = True, now + self.reminder
         if answer.kind is Kind.ERROR:
-            pending.errors.append(answer.error or ("Error", f"node {answer.sender} failed"))
+            pending.errors.append(answer.error or Failure("Error", "no text", answer.sender))
         send = self._take_back(pending, piece, answer, now)
         return self._progress(pending, settled, send)
 
@@ -230,23 +234,31 @@ class Outgoing:
         """The message of a piece as things stand now; also sets when it is due again."""
         piece.sends += 1
         piece.due = now + (self.reminder if piece.is_held else self._wait(piece.sends))
-        node = pending.via or (piece.node, self.view.incarnations.get(piece.node, 0))
-        return replace(
-            pending.template,
-            recipient=node[0],
-            recipient_incarnation=node[1],
+        made, life = pending.template, self.view.incarnations.get(piece.node, 0)
+        return Request(
+            signature=made.signature,
+            push=made.push,
+            pull=made.pull,
+            recipient=piece.node,
+            recipient_incarnation=pending.via[1] if pending.via else life,
             oldest=self.oldest,
             piece=piece.number,
             epoch=self.view.epoch,
             map_version=self.view.map_version,
-            slots=pending.template.slots[piece.where],
+            everywhere=made.everywhere,
+            slots=made.slots[piece.where],
+            constituents=made.constituents,
+            clocks=made.clocks,
+            cmd=made.cmd,
+            priority=made.priority,
+            payload=made.payload,
         )
 
     def _take_back(
         self, pending: Pending, piece: Piece, answer: Answer, now: float
     ) -> list[Request]:
         """Take refused slots out of their piece; those with another owner by now go to it."""
-        refused = pending.refuse(piece, answer.refused)
+        refused = pending.refuse(piece, answer.refused) if answer.refused else no_slots()
         if not refused.size:
             return []
         pending.cut_due = now + self._wait(max(pending.cuts, 1))

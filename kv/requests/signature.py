@@ -32,7 +32,7 @@ class Signature(NamedTuple):
 
     @property
     def stream(self) -> Stream:
-        return Stream(self.sender, self.incarnation, self.app, self.customer)
+        return Stream(*self[:4])
 
     def __str__(self) -> str:
         return f"{self.sender}.{self.incarnation}/{self.app}.{self.customer}@{self.timestamp}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from kv.requests.messages import Slots
+from kv.requests.slots import Slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,7 @@ class View:
     incarnations: Mapping[int, int] = field(default_factory=dict)
     fenced: Mapping[int, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def servers(self) -> list[int]:
         """Servers that own a slot, rising."""
         return sorted(set(self.owners.tolist()))

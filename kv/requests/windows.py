@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.requests.errors import WindowFullError
-from kv.requests.messages import Slots
+from kv.requests.messages import Failure
 from kv.requests.signature import Signature, Stream
+from kv.requests.slots import Slots
 
 LIMIT = 1024
 """How far a maker may run ahead of its oldest unanswered request."""
@@ -34,7 +35,7 @@ class Window:
 
     watermark: int = 0
     rows: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
-    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
 
     def advance(self, oldest: int) -> None:
         if oldest > self.watermark:
@@ -42,14 +43,28 @@ class Window:
             for timestamp in [t for t in self.rows if t < oldest]:
                 self.forget(timestamp)
 
+    def row(self, timestamp: int, num_slots: int) -> NDArray[np.uint8]:
+        if timestamp not in self.rows:
+            self.rows[timestamp] = np.zeros(num_slots, np.uint8)
+        return self.rows[timestamp]
+
     def forget(self, timestamp: int) -> None:
         del self.rows[timestamp]
-        self.errors.pop(timestamp, None)
+        self.failures.pop(timestamp, None)
+
+    def adopt(self, slot: int, num_slots: int, applied: list[int], failed: list[Any]) -> None:
+        for timestamp in applied:
+            if timestamp >= self.watermark:
+                self.row(timestamp, num_slots)[slot] = APPLIED
+        for timestamp, *failure in failed:
+            if timestamp >= self.watermark:
+                self.row(timestamp, num_slots)[slot] = FAILED
+                self.failures[timestamp] = Failure(*failure)
 
     def export(self, slot: int) -> list[Any]:
-        """[watermark, timestamps applied, [timestamp, type, text] of those that failed]."""
+        """[watermark, timestamps applied, [timestamp, *failure] of those that failed]."""
         applied = [t for t, row in self.rows.items() if row[slot] == APPLIED]
-        failed = [[t, *self.errors[t]] for t, row in self.rows.items() if row[slot] == FAILED]
+        failed = [[t, *self.failures[t]] for t, row in self.rows.items() if row[slot] == FAILED]
         return [self.watermark, applied, failed]
 
 
@@ -63,7 +78,7 @@ class Windows:
 
     def __init__(self, num_slots: int, limit: int = LIMIT) -> None:
         self.num_slots, self.limit = num_slots, limit
-        self._streams: dict[Stream, Window] = {}
+        self._streams: dict[tuple[int, int, int, int], Window] = {}  # by Stream
         self._floors: dict[int, int] = {}  # sender -> lowest incarnation that is heard
 
     def is_former(self, signature: Signature) -> bool:
@@ -72,7 +87,7 @@ class Windows:
 
     def is_past(self, signature: Signature) -> bool:
         """Whether its maker has the answer already (or gave up), so that this is a late copy."""
-        window = self._streams.get(signature.stream)
+        window = self._streams.get(signature[:4])
         return window is not None and signature.timestamp < window.watermark
 
     def is_beyond(self, signature: Signature, oldest: int) -> bool:
@@ -81,15 +96,26 @@ class Windows:
 
     def meet(self, signature: Signature, oldest: int) -> bool:
         """Note a maker's life and watermark. Returns whether this ended a former life of it."""
+        window = self._streams.get(signature[:4])
+        if window is not None:
+            window.advance(oldest)
+            return False
         if self.is_former(signature):
             return False
         ended = self._raise_floor(signature.sender, signature.incarnation)
-        self._streams.setdefault(signature.stream, Window()).advance(oldest)
+        self._streams[signature.stream] = Window(oldest)
         return ended
 
     def fence(self, sender: int, incarnation: int) -> bool:
         """Refuse `sender` up to this life from now on. Returns whether that is news."""
         return self._raise_floor(sender, incarnation + 1)
+
+    def knows(self, signature: Signature) -> bool:
+        """Whether `fresh` could say no to any slot."""
+        window = self._streams.get(signature[:4])
+        if window is None:
+            return self.is_former(signature)
+        return signature.timestamp < window.watermark or signature.timestamp in window.rows
 
     def fresh(self, signature: Signature, slots: Slots) -> NDArray[np.bool_]:
         """Which of `slots` the push may still be applied to: bool (len(slots),)."""
@@ -97,20 +123,20 @@ class Windows:
             return np.zeros(slots.size, np.bool_)
         return np.equal(self._states(signature, slots), UNSEEN)
 
-    def error(self, signature: Signature, slots: Slots) -> tuple[str, str] | None:
-        """Type and text of why the push failed on some of `slots`; None: it did not."""
-        if (self._states(signature, slots) == FAILED).any():
-            return self._streams[signature.stream].errors[signature.timestamp]
-        return None
+    def failure(self, signature: Signature, slots: Slots) -> Failure | None:
+        """Why the push failed on some of `slots`; None: it did not."""
+        window = self._streams.get(signature[:4])
+        failure = window.failures.get(signature.timestamp) if window else None
+        return failure if failure and (self._states(signature, slots) == FAILED).any() else None
 
     def record(
         self,
         signature: Signature,
         slots: Slots,
         oldest: int,
-        error: tuple[str, str] | None = None,
+        failure: Failure | None = None,
     ) -> None:
-        """Remember that the push was applied to `slots`, or with `error` failed there for good.
+        """Remember that the push was applied to `slots`, or with `failure` failed for good.
 
         What no copy can come of is not kept: pushes of former lives and below the watermark.
 
@@ -118,17 +144,14 @@ class Windows:
             WindowFullError: the maker runs too far ahead.
         """
         self.meet(signature, oldest)
-        if self.is_former(signature) or self.is_past(signature) or not slots.size:
+        window = self._streams.get(signature[:4])
+        if window is None or signature.timestamp < window.watermark or not slots.size:
             return
-        window = self._streams[signature.stream]
         if self.is_beyond(signature, window.watermark):
             raise WindowFullError(window.watermark, signature.timestamp, self.limit)
-        row = window.rows.get(signature.timestamp)
-        if row is None:
-            row = window.rows[signature.timestamp] = np.zeros(self.num_slots, np.uint8)
-        row[slots] = APPLIED if error is None else FAILED
-        if error is not None:
-            window.errors[signature.timestamp] = error
+        window.row(signature.timestamp, self.num_slots)[slots] = FAILED if failure else APPLIED
+        if failure is not None:
+            window.failures[signature.timestamp] = failure
 
     def export(self, slot: int) -> dict[str, Any]:
         """What goes with `slot` to its next owner or into a checkpoint: plain msgpack types."""
@@ -145,22 +168,20 @@ class Windows:
         """
         self.forget(slot)
         ended = [self._raise_floor(sender, floor) for sender, floor in blob["floors"]]
-        slots = np.array([slot])
         for *names, watermark, applied, failed in blob["streams"]:
             stream = Stream(*names)
             self.meet(stream.at(0), watermark)
-            for timestamp in applied:
-                self.record(stream.at(timestamp), slots, watermark)
-            for timestamp, kind, text in failed:
-                self.record(stream.at(timestamp), slots, watermark, (kind, text))
+            window = self._streams.get(stream)
+            if window is not None:  # else a life that is known here to be over
+                window.adopt(slot, self.num_slots, applied, failed)
         return any(ended)
 
     def forget(self, slot: int) -> None:
         """Drop what is remembered of `slot`, which has left."""
         for window in self._streams.values():
-            for timestamp, row in list(window.rows.items()):
-                row[slot] = UNSEEN
-                if not row.any():
+            for timestamp in [t for t, row in window.rows.items() if row[slot]]:
+                window.rows[timestamp][slot] = UNSEEN
+                if not window.rows[timestamp].any():
                     window.forget(timestamp)
 
     def __len__(self) -> int:
@@ -170,17 +191,20 @@ class Windows:
     def validate(self) -> None:
         """Raise AssertionError if the bookkeeping contradicts itself."""
         for stream, window in self._streams.items():
-            assert stream.incarnation >= self._floors.get(stream.sender, 0), f"{stream} is over"
+            sender, life, *_ = stream
+            assert life >= self._floors.get(sender, 0), f"{stream} is over"
             for timestamp, row in window.rows.items():
                 assert window.watermark <= timestamp < window.watermark + self.limit, stream
                 assert row.any(), f"{stream}@{timestamp} remembers nothing"
                 assert row.max() <= FAILED, f"{stream}@{timestamp}"
                 if row.max() == FAILED:
-                    assert timestamp in window.errors, f"{stream}@{timestamp} failed without reason"
-            assert set(window.errors) <= set(window.rows), f"{stream}: errors outlive their pushes"
+                    assert timestamp in window.failures, (
+                        f"{stream}@{timestamp} failed without reason"
+                    )
+            assert set(window.failures) <= set(window.rows), f"{stream}: failures outlive pushes"
 
     def _states(self, signature: Signature, slots: Slots) -> NDArray[np.uint8]:
-        window = self._streams.get(signature.stream)
+        window = self._streams.get(signature[:4])
         row = window.rows.get(signature.timestamp) if window else None
         return np.zeros(slots.size, np.uint8) if row is None else row[slots]
 
@@ -188,7 +212,6 @@ class Windows:
         if incarnation <= self._floors.get(sender, 0):
             return False
         self._floors[sender] = incarnation
-        for stream in [s for s in self._streams if s.sender == sender]:
-            if stream.incarnation < incarnation:
-                del self._streams[stream]
+        for stream in [s for s in self._streams if s[0] == sender and s[1] < incarnation]:
+            del self._streams[stream]
         return True

@@ -59,7 +59,7 @@ METAS = st.builds(
     key_list=UINT64,
     chunk=st.tuples(UINT64, UINT64),
     body=BODIES,
-    error=st.none() | st.tuples(st.text(max_size=5), st.text(max_size=5)),
+    error=st.none() | st.tuples(st.text(max_size=5), st.text(max_size=5), UINT64),
 )
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 ARRAYS = st.builds(
@@ -193,7 +193,9 @@ def mutate(frames: list[bytes], rng: random.Random) -> list[bytes]:
 def fuzz(count: int, seed: int) -> int:
     """Decode mutated messages; how many were refused. Anything but a CodecError escapes."""
     rng = random.Random(seed)
-    meta = Meta(clocks=((1, 2, ((3, 4),)),), body={"a": [1, 2]}, slots=(1, 2), error=("E", "text"))
+    meta = Meta(
+        clocks=((1, 2, ((3, 4),)),), body={"a": [1, 2]}, slots=(1, 2), error=("E", "text", 8)
+    )
     template = as_bytes(Message(meta, [np.arange(3, dtype=np.uint64), np.ones((2, 2))]))
     refused = 0
     for _ in range(count):
