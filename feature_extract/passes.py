@@ -126,7 +126,7 @@ class Passes:
 
     def describe(self, out: Path, index: Index) -> None:
         """Write the description of the features, by which `apply` knows what was done."""
-        schema = self.conf.schema(index.kind, index.size, self.options.compat)
+        schema = self.conf.schema(index.kind, index.size, self.options.compat, index.identity)
         with replacing(out / FILE_NAME) as partial:
             partial.write_text(schema.to_json() + "\n", encoding="utf-8")
         self.report["files"].append(str(out / FILE_NAME))

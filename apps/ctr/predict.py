@@ -78,7 +78,10 @@ def _scored(run: RunFolder, data: Path, kind: Kind, *, labelled: bool) -> Iterat
         file = final_file(data, run, kind, Path(scratch))
         blocks = model.learner.network.blocks
         rows = Dataset(open_source(file, blocks, labelled=labelled))
-        model.schema.check_same(rows.schema, str(data), f"the model of {run.path}")
+        than = f"the model of {run.path}"
+        model.schema.check_same(rows.schema, str(data), than)
+        if doubt := model.schema.doubt(rows.schema, str(data), than):
+            print(doubt, file=sys.stderr)
         yield _with_bar(score_part(model.learner, rows, 0, 1), rows.rows)
 
 

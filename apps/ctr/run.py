@@ -36,6 +36,7 @@ def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
     Raises:
         PsliteError: the data, the settings, or a node of the cluster.
     """
+    _check_data(job)
     job.run.metrics.unlink(missing_ok=True)
     job.write()
     if job.mode == "cluster":
@@ -85,6 +86,15 @@ def open_datasets(job: TrainJob) -> tuple[Dataset, Dataset | None]:
     test = Dataset(open_source(job.test, blocks))
     data.schema.check_same(test.schema, str(job.test), str(job.train))
     return data, test
+
+
+def _check_data(job: TrainJob) -> None:
+    """Refuse data that no worker could use before any is started; warn of what cannot be told."""
+    data, test = open_datasets(job)
+    if test is not None:
+        doubt = data.schema.doubt(test.schema, str(job.test), str(job.train))
+        if doubt is not None:
+            print(doubt, file=sys.stderr)
 
 
 def _run_here(job: TrainJob, say: Say) -> None:

@@ -58,6 +58,7 @@ def save_model(
         "conf": conf.as_dict(),
         "dense": schema.dense,
         "sparse": schema.sparse,
+        "index": schema.index,
         "files": {file.name: _checksum(file) for file in sorted(aside.iterdir())},
     }
     text = json.dumps(manifest, indent=2)
@@ -96,6 +97,7 @@ class SavedModel:
         self.schema = Schema(
             dense={group: tuple(names) for group, names in self.manifest["dense"].items()},
             sparse={group: tuple(names) for group, names in self.manifest["sparse"].items()},
+            index=self.manifest.get("index"),
         )
         worker = LocalCluster(1, seed=self.manifest["seed"]).worker(0)
         self.learner = Learner(worker, self.conf, self.schema)

@@ -15,6 +15,7 @@ from feature_extract.conf import read_conf
 from feature_extract.errors import DictionaryError, SampleFileError, SchemaError
 from feature_extract.explain import explain
 from feature_extract.extract import apply, extract
+from feature_extract.parquet_output import read_schema
 from feature_extract.schema import FeatureSchema
 from feature_extract.split import split
 
@@ -269,3 +270,26 @@ def test_no_ini_gives_the_label_away(name, forbidden):
     conf = read_conf(CONF / f"features_{name}.ini")
 
     assert not forbidden & {field for f in conf.features for field in f.fields}
+
+
+def test_features_name_the_index_that_numbered_them(files: Path):
+    def identity(out: str, **how: object) -> str | None:
+        extract(files / "f.ini", files / "s.tsv", None, files / out, **how)
+        found = FeatureSchema.from_json((files / out / "features.json").read_bytes())
+        assert found == read_schema(files / out / "final_train.parquet")
+        return found.identity
+
+    assert identity("a") == identity("b")
+    assert len({identity("a"), identity("c", min_freq=0), identity("d", index="hash")}) == 3
+    assert identity("d", index="hash") == "hash:xxh3-64:0"
+    apply(files / "f.ini", files / "a", files / "s.tsv", files / "x.parquet")
+    assert read_schema(files / "x.parquet").identity == identity("a")
+
+
+def test_a_dictionary_that_is_not_the_described_one_is_refused(files: Path):
+    extract(files / "f.ini", files / "s.tsv", None, files / "out", min_freq=0)
+    with (files / "out" / "dictionary.tsv").open("a") as file:
+        file.write("user#u9\t99\n")
+
+    with pytest.raises(DictionaryError, match="is not the dictionary"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "x.parquet")
