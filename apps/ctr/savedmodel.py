@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from apps.ctr.errors import SavedModelError
 from apps.ctr.learner import Learner
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
+from apps.ctr.output import writing
 from apps.ctr.schema import Schema
 from apps.ctr.snapshot import Snapshot
 from kv.local import LocalCluster
@@ -40,10 +41,23 @@ def save_model(
 
     Args:
         seed: the job's seed of initial values, which unseen keys read.
+    Raises:
+        OutputError: it cannot be written.
     """
     path = Path(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with writing(path):
+            _write_files(aside, snapshot, conf, schema, seed)
+            _move_into_place(aside, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_files(
+    aside: Path, snapshot: Snapshot, conf: ModelConfig, schema: Schema, seed: int
+) -> None:
     aside.mkdir(parents=True)
     np.savez(aside / "dense.npz", **snapshot.dense)  # type: ignore[arg-type]
     for number, start in enumerate(range(0, len(snapshot.keys), ROWS_A_FILE)):
@@ -63,7 +77,6 @@ def save_model(
     }
     text = json.dumps(manifest, indent=2)
     (aside / MANIFEST).write_text(text + "\n", encoding="utf-8")
-    _move_into_place(aside, path)
 
 
 def _move_into_place(aside: Path, path: Path) -> None:

@@ -231,6 +231,8 @@ def test_a_failing_worker_ends_the_run_with_its_error(
         (["--set", "train.epoch=two"], "--set [train] epoch: 'two' is not a whole number"),
         (["--set", "cluster.wrokers=2"], "wrokers: unknown key; did you mean workers?"),
         (["--set", "sparse_dict.initializer=wide"], "[sparse_dict] initializer: 'wide' is none"),
+        (["--set", "train.epoch=0"], "--set [train] epoch: "),
+        (["--set", "net.layers=fc:99999999999,fc:1"], "'fc:99999999999' is too wide"),
         (["--set", "net.model=fmn"], "did you mean fnn?"),
         (["--set", "net.layers=fc:2,sigmoid:-1"], "gets 2 values"),
     ],
@@ -366,3 +368,29 @@ def test_features_that_say_nothing_of_their_dictionary_are_taken_with_a_warning(
         result.stderr
     )
     assert f"{metrics(run)['test_auc']:.5f}" in result.stdout
+
+
+@pytest.mark.parametrize("layout", ["parquet", "tsv"])
+def test_training_data_without_rows_is_an_error(
+    tmp_path: Path, model_ini: Path, generate: Callable[..., Any], layout: str
+) -> None:
+    file = tmp_path / f"final_train.{layout}"
+    made = generate(rows=0, seed=1)
+    made.write_parquet(file) if layout == "parquet" else made.write_text(file)
+
+    run = tmp_path / "run"
+    result = invoke("train", "--conf", model_ini, "--data", tmp_path, "--out", run, code=2)
+
+    assert f"{file}: has no rows to train on" in result.output
+
+
+def test_training_data_of_one_class_is_remarked(
+    tmp_path: Path, model_ini: Path, generate: Callable[..., Any]
+) -> None:
+    made = generate(rows=300, seed=1)
+    made.labels[:] = 1
+    made.write_parquet(tmp_path / "final_train.parquet")
+
+    result = invoke("train", "--conf", model_ini, "--data", tmp_path, "--out", tmp_path / "run")
+
+    assert "all labels of the training data are 1" in result.output

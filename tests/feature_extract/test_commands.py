@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -293,3 +294,45 @@ def test_a_dictionary_that_is_not_the_described_one_is_refused(files: Path):
 
     with pytest.raises(DictionaryError, match="is not the dictionary"):
         apply(files / "f.ini", files / "out", files / "s.tsv", files / "x.parquet")
+
+
+def test_no_command_writes_onto_what_it_reads(files: Path):
+    extract(files / "f.ini", files / "s.tsv", None, files / "out")
+    (files / "train.tsv").symlink_to(files / "s.tsv")
+    (files / "final_train.parquet").hardlink_to(files / "s.tsv")
+    before = (files / "s.tsv").read_bytes()
+    (files / "x.tsv").symlink_to(files / "s.tsv")
+    with pytest.raises(SampleFileError, match=r"x\.tsv: would overwrite a file that is read"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "x.tsv")
+    with pytest.raises(SampleFileError, match=r"dictionary\.tsv: would overwrite"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "out" / "dictionary.tsv")
+    with pytest.raises(SampleFileError, match=r"train\.tsv: would overwrite"):
+        split(files / "s.tsv", files, test_share=0.4)
+    with pytest.raises(SampleFileError, match=r"final_train\.parquet: would overwrite"):
+        extract(files / "f.ini", files / "s.tsv", None, files)
+
+    assert (files / "s.tsv").read_bytes() == before
+    assert (files / "train.tsv").is_symlink()
+
+
+def test_a_folder_that_is_a_file_is_named(files: Path):
+    with pytest.raises(SampleFileError, match=r"cannot be written: (Not a directory|File exists)"):
+        extract(files / "f.ini", files / "s.tsv", None, files / "f.ini")
+
+
+@pytest.mark.parametrize("format", ["text", "parquet"])
+def test_a_full_disk_is_named_and_leaves_nothing(files: Path, format: str):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    extract(files / "f.ini", files / "s.tsv", None, files / "warm", format=format)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    try:
+        with pytest.raises(
+            SampleFileError, match=r"_train\..*: cannot be written: .*File too large"
+        ):
+            extract(files / "f.ini", files / "s.tsv", None, files / "out", format=format,
+                    index="hash")  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list((files / "out").iterdir()) == []

@@ -12,7 +12,8 @@ from sample.kernels.lines import CONTROL, NOT_ASCII, WRONG_COUNT, parse_integers
 
 lines_of_bytes = st.lists(
     st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")) | st.sampled_from(
-        [b"", b" ", b"1,2,3", b" 1,,3\r", b"a,b", b"\x001,2,3", b"1,2,3\x00\r", b"\xc3\xa9,1,2", b"1,\t,2"]
+        [b"", b" ", b"1,2,3", b" 1,,3\r", b"a,b", b"\x001,2,3", b"1,2,3\x00\r",
+         b"\xc3\xa9,1,2", b"1,\t,2"]
     ),
     max_size=8,
 )  # fmt: skip
