@@ -83,13 +83,23 @@ class FeatureConf:
         present = {feature.group for feature in self.features if feature.kind == "sparse"}
         return tuple(group for group in GROUPS if group not in present)
 
-    def schema(self, index: IndexKind, size: int | None, compat: bool) -> FeatureSchema:
+    def schema(
+        self, index: IndexKind, size: int | None, compat: bool, identity: str | None = None
+    ) -> FeatureSchema:
         """The description of what is extracted, for those who train on it."""
         features = tuple(
             Feature(f.column, f.kind, f.group, f.operator, f.prefix, f.multi) for f in self.features
         )
-        identity = self.id.text if self.id is not None else ""
-        return FeatureSchema(features, index, size, self.label.text, identity, self.text, compat)
+        return FeatureSchema(
+            features=features,
+            index=index,
+            size=size,
+            label=self.label.text,
+            id=self.id.text if self.id is not None else "",
+            ini=self.text,
+            compat=compat,
+            identity=identity,
+        )
 
 
 def read_conf(path: Path, settings: Sequence[str] = ()) -> FeatureConf:

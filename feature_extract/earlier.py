@@ -40,7 +40,13 @@ def open_index(conf: FeatureConf, place: Path | None) -> tuple[Index, FeatureSch
     _check_same(conf, parse_conf(earlier.ini, str(description)), place)
     if earlier.index == "hash":
         return HashIndex(), earlier
-    return Dictionary.read(place / DICTIONARY), earlier
+    dictionary = Dictionary.read(place / DICTIONARY)
+    if earlier.identity not in (None, dictionary.identity):
+        raise DictionaryError(
+            str(place / DICTIONARY),
+            f"is not the dictionary that the {FILE_NAME} beside it was written with; extract again",
+        )
+    return dictionary, earlier
 
 
 def _check_same(now: FeatureConf, then: FeatureConf, place: Path) -> None:

@@ -19,10 +19,10 @@ from feature_extract.chunk import Limits
 from feature_extract.conf import read_conf
 from feature_extract.earlier import open_index
 from feature_extract.errors import FeatureError, nearest
-from feature_extract.files import replacing
-from feature_extract.index import HashIndex, Index
+from feature_extract.files import refuse_inputs, replacing
+from feature_extract.index import DICTIONARY, HashIndex, Index
 from feature_extract.passes import FORMATS, Format, Options, Passes
-from feature_extract.schema import INDEX_KINDS, IndexKind
+from feature_extract.schema import FILE_NAME, INDEX_KINDS, IndexKind
 
 
 def extract(
@@ -67,6 +67,7 @@ def extract(
     options = Options(compat, max_bad, limits or Limits(), progress)
     passes = Passes(read_conf(conf, settings), options)
     texts_too = intermediate or format == "text"
+    refuse_inputs(passes.outputs(out, format), (conf, train, test))
     numbers: Index = HashIndex()
     if (index or passes.conf.index) == "dictionary":
         numbers = passes.count(train, out, min_freq, counts_too=texts_too)
@@ -112,6 +113,8 @@ def apply(
     if compat is None:
         compat = earlier is not None and earlier.compat
     passes = Passes(checked, Options(compat, max_bad, limits or Limits(), progress, labelled=False))
+    sources = (dictionary, dictionary / DICTIONARY, dictionary / FILE_NAME) if dictionary else ()
+    refuse_inputs([out], (conf, data, *sources))
     with replacing(out) as partial:
         passes.number_file("data", data, partial, index, format)
     passes.report["files"] = [str(out)]

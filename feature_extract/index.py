@@ -5,6 +5,7 @@ Both answer `look_up(prefix, texts)` for the values of one prefix; 0 means 'unkn
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -26,10 +27,11 @@ NO_PREFIX = ""  # of the empty text that compatibility mode counts for an absent
 
 
 class Index(Protocol):
-    """Numbers of feature values."""
+    """Numbers of feature values; `identity` is the same for those that number alike."""
 
     kind: IndexKind
     size: int | None
+    identity: str | None
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
         """Numbers of the values `PREFIX#TEXT`, uint64 (n,); 0 where unknown."""
@@ -40,6 +42,7 @@ class HashIndex:
 
     kind: IndexKind = "hash"
     size: int | None = None
+    identity: str | None = "hash:xxh3-64:0"
 
     def look_up(self, prefix: str, texts: pa.StringArray) -> NDArray[np.uint64]:
         """See `Index`; no value is unknown."""
@@ -50,11 +53,19 @@ class HashIndex:
 
 
 class Dictionary:
-    """Numbers from 1 by falling count of the training values, ties by falling text."""
+    """Numbers from 1 by falling count of the training values, ties by falling text.
+
+    Its identity is the digest of its file, known once it has been written or read.
+    """
 
     kind: IndexKind = "dictionary"
 
-    def __init__(self, parts: Mapping[str, tuple[Vocabulary, NDArray[np.uint64]]]) -> None:
+    def __init__(
+        self,
+        parts: Mapping[str, tuple[Vocabulary, NDArray[np.uint64]]],
+        identity: str | None = None,
+    ) -> None:
+        self.identity = identity
         # a 0 behind the indices is what the number -1 of an unknown text reads
         self._parts = {
             prefix: (vocabulary, np.append(indices, np.uint64(0)))
@@ -81,6 +92,7 @@ class Dictionary:
             indices.append(numbers[kept])
         every = _joined(indices, np.uint64)
         write_pairs(path, _one(texts), every, np.argsort(every))
+        self.identity = _identity(path)
 
     @classmethod
     def count(cls, counters: Mapping[str, Counter], min_freq: int) -> Dictionary:
@@ -134,8 +146,19 @@ class Dictionary:
             {
                 prefix: (vocabulary, _joined(indices[prefix], np.uint64))
                 for prefix, vocabulary in vocabularies.items()
-            }
+            },
+            _identity(path),
         )
+
+
+def _identity(path: Path) -> str:
+    """`dictionary:` and BLAKE2b-128 of the file, in hexadecimal."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    except OSError as error:
+        raise DictionaryError(str(path), f"cannot be read: {error.strerror}") from error
+    return f"dictionary:{digest.hexdigest()}"
 
 
 def write_counts(path: Path, counters: Mapping[str, Counter]) -> None:

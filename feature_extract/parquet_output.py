@@ -37,7 +37,7 @@ class ParquetOutput:
 
     def __init__(self, path: Path, conf: FeatureConf, index: Index, compat: bool) -> None:
         self._index = index
-        description = conf.schema(index.kind, index.size, compat).to_json()
+        description = conf.schema(index.kind, index.size, compat, index.identity).to_json()
         fields = [pa.field("id", pa.string()), pa.field("label", pa.float32())]
         for feature in conf.features:
             kind = pa.float32() if feature.kind == "dense" else pa.uint64()

@@ -27,7 +27,7 @@ from feature_extract.text_output import Layout, final, intermediate, lines
 Format = Literal["text", "parquet"]
 FORMATS: tuple[Format, ...] = ("text", "parquet")
 SUFFIXES: dict[Format, str] = {"text": ".tsv", "parquet": ".parquet"}
-COUNTS = "counts.tsv"
+SETS, FINAL, BETWEEN, COUNTS = ("train", "test"), "final_", "intermediate_", "counts.tsv"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ class Passes:
             "warnings": list(conf.warnings),
         }
 
+    def outputs(self, out: Path, format: Format) -> list[Path]:
+        """All files that an extraction into `out` may write."""
+        numbered = [f"{FINAL}{name}{SUFFIXES[format]}" for name in SETS]
+        between = [f"{BETWEEN}{name}.tsv" for name in SETS]
+        return [out / name for name in (DICTIONARY, COUNTS, FILE_NAME, *numbered, *between)]
+
     def count(self, train: Path, out: Path, min_freq: int, *, counts_too: bool) -> Dictionary:
         """The dictionary of the training samples, written to `out`, the counts too if wanted."""
         compat = self.options.compat
@@ -85,8 +91,8 @@ class Passes:
         self, name: str, data: Path, out: Path, index: Index, format: Format, *, texts_too: bool
     ) -> None:
         """Write the final samples of one file to `out`, the intermediate ones too if wanted."""
-        path = out / f"final_{name}{SUFFIXES[format]}"
-        between = out / f"intermediate_{name}.tsv"
+        path = out / f"{FINAL}{name}{SUFFIXES[format]}"
+        between = out / f"{BETWEEN}{name}.tsv"
         with ExitStack() as stack:
             partial = stack.enter_context(replacing(path))
             side = stack.enter_context(replacing(between)) if texts_too else None
@@ -126,7 +132,7 @@ class Passes:
 
     def describe(self, out: Path, index: Index) -> None:
         """Write the description of the features, by which `apply` knows what was done."""
-        schema = self.conf.schema(index.kind, index.size, self.options.compat)
+        schema = self.conf.schema(index.kind, index.size, self.options.compat, index.identity)
         with replacing(out / FILE_NAME) as partial:
             partial.write_text(schema.to_json() + "\n", encoding="utf-8")
         self.report["files"].append(str(out / FILE_NAME))

@@ -60,6 +60,8 @@ class FeatureSchema:
         id: definition of the sample's id in the ini; empty where the line number serves.
         ini: text of the feature ini, so that new data can be extracted alike.
         compat: whether the extraction ran in compatibility mode.
+        identity: which index it was, such as `dictionary:` and a digest of its file: sparse values
+            of two files mean the same where it is equal. None in descriptions of older releases.
     """
 
     features: tuple[Feature, ...]
@@ -69,6 +71,7 @@ class FeatureSchema:
     id: str
     ini: str
     compat: bool = False
+    identity: str | None = None
 
     def select(self, kind: Kind, group: Group | None = None) -> tuple[Feature, ...]:
         """The features of one kind, and of one group if it is given, in order."""

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from feature_extract.conf import Warn, read_conf
 from feature_extract.errors import FeatureError, SampleFileError
-from feature_extract.files import replacing
+from feature_extract.files import refuse_inputs, replacing
 from feature_extract.readers import PARQUET_SUFFIXES
 from feature_extract.readers.blocks import blocks
 
@@ -64,6 +64,7 @@ def _split_text(data: Path, out: Path, share: float, header: int) -> tuple[Part,
     total = sum(block.count(b"\n") for block, _ in blocks(data, BLOCK)) - header
     train_rows = _train_rows(total, share, data)
     train, test = out / f"train{suffix}", out / f"test{suffix}"
+    refuse_inputs((train, test), (data,))
     with (
         replacing(train) as head,
         replacing(test) as tail,
@@ -98,6 +99,7 @@ def _split_parquet(data: Path, out: Path, share: float) -> tuple[Part, Part]:
         raise SampleFileError(str(data), f"cannot be read as Parquet: {error}") from None
     rows = _train_rows(table.num_rows, share, data)
     train, test = out / f"train{data.suffix}", out / f"test{data.suffix}"
+    refuse_inputs((train, test), (data,))
     for path, part in ((train, table.slice(0, rows)), (test, table.slice(rows))):
         with replacing(path) as partial:
             pq.write_table(part, partial, row_group_size=65_536)

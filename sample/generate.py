@@ -60,8 +60,9 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> dict[str
         (work / "truth.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         for path in sorted(work.iterdir(), key=lambda path: path.name == "truth.json"):
             os.replace(path, out / path.name)  # truth.json last: where it is, all is
-    except OSError as error:
-        raise OutputError(f"{error.filename}: {error.strerror}") from error
+    except OSError as error:  # a write that fails does not know its file
+        where, reason = error.filename or out, error.strerror or error
+        raise OutputError(f"{where} cannot be written: {reason}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return found

@@ -81,7 +81,10 @@ def join(
         except duckdb.Error as error:
             raise SampleError(f"the join failed, nothing was written: {error}") from error
         except (OSError, pa.ArrowException) as error:
-            raise OutputError(f"the join failed, nothing was written: {error}") from error
+            place = out if temp is None else f"{out} or {temp}"
+            raise OutputError(
+                f"the join failed, nothing was written to {place}: {error}"
+            ) from error
     return found | {"files": [str(Path(out) / name) for name in found["files"]]}
 
 

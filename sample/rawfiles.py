@@ -2,7 +2,8 @@
 
 The file is text without quoting: a line ends in a line feed, white space around it is dropped,
 blank lines are passed over, commas separate fields, the first line names the columns, which may
-stand in any order. Nothing is guessed, and every malformed line is known by its number.
+stand in any order. Nothing is guessed, and every malformed line is known by its number; a control
+character is damage wherever it stands, or a damaged user 26 would be read as user 6.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LONGEST_LINE = 1 << 20
 EXAMPLES = 5  # malformed lines shown
 
 TIME, ALLOWED = "time_stamp", {"clk": ("0", "1"), "btag": ACTIONS}
-NOT_ALLOWED = 16  # beside the faults that the kernels find
+NOT_ALLOWED, NEGATIVE = 16, 32  # beside the faults that the kernels find
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ class _Block:
         if TIME in raw.columns:
             starts, ends = self.starts[:, at[TIME]], self.ends[:, at[TIME]]
             parse_integers(self.bytes, starts, ends, times, self.faults)
+            self.faults[(self.faults == 0) & (times < 0)] |= NEGATIVE
         for name in ALLOWED.keys() & set(raw.columns):
             rows = self._fine()
             allowed = pa.array(ALLOWED[name], pa.large_string())
@@ -194,6 +196,8 @@ class _Block:
             return "not UTF-8"
         if fault & NOT_A_NUMBER:
             return f"{TIME} is not a whole number of seconds"
+        if fault & NEGATIVE:
+            return f"{TIME} is negative"
         name = next(name for name in raw.columns if name in ALLOWED)
         return f"{name} is not one of {', '.join(ALLOWED[name])}"
 

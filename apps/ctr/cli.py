@@ -34,7 +34,9 @@ def clear_errors(verbose: bool) -> Iterator[None]:
 
     try:
         yield
-    except (PsliteError, FeatureError) as error:
+    except BrokenPipeError:  # whoever read our lines has gone, which click knows to end with
+        raise
+    except (PsliteError, FeatureError, OSError) as error:
         if verbose:
             traceback.print_exc()
         click.echo(f"pslite-ctr: error: {error}", err=True)
@@ -119,8 +121,10 @@ def train(verbose: bool, **options: Any) -> None:
     with clear_errors(verbose):
         from apps.ctr.command import train_command
         from apps.ctr.report import training_report
+        from apps.ctr.runlock import only_training
 
-        metrics = train_command(**options, say=click.echo)
+        with only_training(options["out"]):
+            metrics = train_command(**options, say=click.echo)
         click.echo(training_report(metrics, options["out"]))
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from apps.ctr.output import replacing
+
 
 def draw_curve(intervals: Path, metrics: dict[str, Any], out: Path) -> bool:
     """Draw `metrics.jsonl` as a PNG; False if the run reported no interval.
@@ -35,10 +37,12 @@ def draw_curve(intervals: Path, metrics: dict[str, Any], out: Path) -> bool:
             axes.axhline(tested, color="tab:orange", linestyle="--", label=f"test: {tested:.4f}")
         axes.set(title=title, xlabel="rows seen by worker 0")
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.get_legend_handles_labels()[0]:  # no AUC is known where all labels are equal
+            axes.legend()
     figure.suptitle(
         f"{metrics['model']}, {metrics['mode']}, {metrics['param_sync']}, "
         f"{metrics['workers']} worker{'s' if metrics['workers'] > 1 else ''}"
     )
-    figure.savefig(out, dpi=110)
+    with replacing(out) as aside:
+        figure.savefig(aside, dpi=110, format="png")
     return True

@@ -4,6 +4,7 @@ PsliteError
 ├── ConfigError          a model ini or an option is wrong (from `van.errors`)
 └── CtrError
     ├── DataError        a training, test or prediction file cannot be used
+    ├── OutputError      a file cannot be written
     ├── ModelError       a network does not fit its layers, its loss or the data
     └── SavedModelError  the files of a saved model are missing, altered or of another kind
 """
@@ -32,6 +33,14 @@ class DataError(CtrError):
         self.file, self.problem, self.line = str(file), problem, line
         place = self.file if line is None else f"{self.file}, line {line}"
         super().__init__(f"{place}: {problem}")
+
+
+class OutputError(CtrError):
+    """The file or folder `path` cannot be written, for `reason`."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        self.path, self.reason = str(path), reason
+        super().__init__(f"{self.path} cannot be written: {reason}")
 
 
 class ModelError(CtrError):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from apps.ctr.errors import DataError
 from apps.ctr.job import RunFolder
+from apps.ctr.output import replacing, writing
 from feature_extract.extract import apply, extract
 from feature_extract.index import DICTIONARY
 from feature_extract.schema import FILE_NAME, FeatureSchema, IndexKind
@@ -85,13 +86,16 @@ def keep_description(folder: Path, run: RunFolder) -> None:
     Args:
         folder: of an extraction; what is not there (with features made otherwise) is left out.
     """
-    run.features.mkdir(parents=True, exist_ok=True)
+    with writing(run.features):
+        run.features.mkdir(parents=True, exist_ok=True)
     for name in (FILE_NAME, DICTIONARY):
         if (folder / name).is_file() and folder.resolve() != run.features.resolve():
-            shutil.copyfile(folder / name, run.features / name)
+            with replacing(run.features / name) as aside:
+                shutil.copyfile(folder / name, aside)
     if (run.features / FILE_NAME).is_file():
         description = FeatureSchema.from_json((run.features / FILE_NAME).read_bytes())
-        run.feature_ini.write_text(description.ini, encoding="utf-8")
+        with replacing(run.feature_ini) as aside:
+            aside.write_text(description.ini, encoding="utf-8")
 
 
 Kind = Literal["auto", "final", "samples"]

@@ -10,13 +10,13 @@ RUN/learning_curve.png   the latter as a picture
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apps.ctr.errors import SavedModelError
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
+from apps.ctr.output import replacing, writing
 
 MODES = ("local", "threads", "cluster")
 
@@ -113,8 +113,12 @@ def read_train_job(run: Path) -> TrainJob:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is either the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    """Write a JSON file that is either the old one or the new one, never a part.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as fresh:
+        fresh.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -26,6 +26,7 @@ from apps.ctr.inifile import (
 from van.errors import ConfigError
 
 LAYER_KINDS = ("fc", "tanh", "sigmoid", "relu", "softmax")
+WIDEST = 1 << 20  # outputs of one layer: more is a slip, and no machine holds its weights
 LOSSES = ("cross_entropy", "mse")
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "adam")
 
@@ -48,7 +49,7 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
     ['fc:8', 'tanh:-1']
 
     Raises:
-        ValueError: an unknown layer, or an `fc` without a width.
+        ValueError: an unknown layer, or an `fc` without a width or with one beyond all measure.
     """
     return tuple(_layer(part.strip()) for part in text.split(",") if part.strip())
 
@@ -63,6 +64,8 @@ def _layer(text: str) -> Layer:
         width = int(number)
     except ValueError:
         width = 0
+    if width > WIDEST:
+        raise ValueError(f"{text!r} is too wide; a layer has at most {WIDEST} outputs")
     if width < 1:
         raise ValueError(f"{text!r} needs the number of its outputs, such as fc:64")
     return Layer(kind, width)
@@ -113,7 +116,7 @@ class OptimizerConfig:
 class TrainConfig:
     """`[train]`"""
 
-    epoch: int = field(default=1, metadata={"at_least": 0})  # passes over the data
+    epoch: int = field(default=1, metadata={"at_least": 1})  # passes over the data
     batch_size: int = field(default=1024, metadata={"at_least": 1})  # rows
     shuffle: bool = False  # another order of rows in each epoch, from `seed`
     seed: int = field(default=1, metadata={"at_least": 0})

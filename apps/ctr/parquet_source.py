@@ -109,12 +109,14 @@ def _schema_of_file(schema: Any, path: str) -> Schema:
     if "label" not in schema.names:
         raise DataError(path, "has no column label; is it a final_*.parquet of pslite-features?")
     metadata = (schema.metadata or {}).get(FEATURES_METADATA)
+    index = None
     if metadata is None:
         pairs = [(name.partition("/")[0], name) for name in schema.names if "/" in name]
     else:
-        features = json.loads(metadata)["features"]
-        pairs = [(f"{f['kind']}_{f['group']}", f["column"]) for f in features]
-    found = schema_of(pairs)
+        described = json.loads(metadata)
+        pairs = [(f"{f['kind']}_{f['group']}", f["column"]) for f in described["features"]]
+        index = described.get("identity")
+    found = schema_of(pairs, index)
     if not any(found.widths().values()):
         raise DataError(path, "has no feature columns such as sparse_user/001_age")
     missing = sorted({name for _, name in pairs} - set(schema.names))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from apps.ctr.dataset import Dataset, open_source
-from apps.ctr.errors import DataError
 from apps.ctr.inputs import Kind, final_file
 from apps.ctr.job import RunFolder
 from apps.ctr.metrics import Quality, quality
+from apps.ctr.output import refuse_overwriting, replacing
 from apps.ctr.progress import Step
 from apps.ctr.savedmodel import SavedModel
 from apps.ctr.trainer import score_part
@@ -46,28 +44,21 @@ def predict(run: RunFolder, data: Path, out: Path, kind: Kind = "auto") -> int:
 
     Each has the digits that read back to the same float32. Arguments and errors as of `evaluate`;
     rows need no label.
+
+    Raises:
+        OutputError: `out` cannot be written, or is `data`.
     """
+    refuse_overwriting(out, data)
     rows = 0
-    aside = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with _scored(run, data, kind, labelled=False) as steps, _opened(aside, out) as file:
-            for step in steps:
-                file.writelines(str(score) + "\n" for score in step.scores)
-                rows += len(step.scores)
-        aside.replace(out)
-    finally:
-        aside.unlink(missing_ok=True)
+    with (
+        _scored(run, data, kind, labelled=False) as steps,
+        replacing(out) as aside,
+        aside.open("w", encoding="ascii") as file,
+    ):
+        for step in steps:
+            file.writelines(str(score) + "\n" for score in step.scores)
+            rows += len(step.scores)
     return rows
-
-
-@contextmanager
-def _opened(aside: Path, out: Path) -> Iterator[TextIO]:
-    try:
-        file = aside.open("w", encoding="ascii")
-    except OSError as error:
-        raise DataError(out, f"cannot be written: {error.strerror}") from error
-    with file:
-        yield file
 
 
 @contextmanager
@@ -78,7 +69,10 @@ def _scored(run: RunFolder, data: Path, kind: Kind, *, labelled: bool) -> Iterat
         file = final_file(data, run, kind, Path(scratch))
         blocks = model.learner.network.blocks
         rows = Dataset(open_source(file, blocks, labelled=labelled))
-        model.schema.check_same(rows.schema, str(data), f"the model of {run.path}")
+        than = f"the model of {run.path}"
+        model.schema.check_same(rows.schema, str(data), than)
+        if doubt := model.schema.doubt(rows.schema, str(data), than):
+            print(doubt, file=sys.stderr)
         yield _with_bar(score_part(model.learner, rows, 0, 1), rows.rows)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from apps.ctr.metrics import auc, row_losses
+from apps.ctr.output import writing
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class Progress:
         self._interval, self._say, self._now = interval, say, now
         self._log = log
         if log is not None:
-            log.write_text("", encoding="utf-8")
+            with writing(log):
+                log.write_text("", encoding="utf-8")
         self._bar = tqdm(total=total, unit=" rows", disable=not sys.stderr.isatty(), leave=False)
         self._since, self._started = Interval(), now()
         self._rows, self._batches = 0, 0
@@ -106,7 +108,7 @@ class Progress:
 
     def _write(self, record: dict[str, Any]) -> None:
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as file:
+            with writing(self._log), self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:

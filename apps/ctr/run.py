@@ -11,7 +11,7 @@ import torch
 import pslite
 from apps.ctr.curve import draw_curve
 from apps.ctr.dataset import Dataset, open_source
-from apps.ctr.errors import CtrError
+from apps.ctr.errors import CtrError, DataError
 from apps.ctr.job import RunFolder, TrainJob, read_train_job, write_json
 from apps.ctr.models import network_class
 from apps.ctr.parquet_source import WINDOW_ROWS
@@ -37,6 +37,7 @@ def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
         PsliteError: the data, the settings, or a node of the cluster.
     """
     job.write()
+    _warn_of_doubt(job)
     if job.mode == "cluster":
         _run_processes(job, cluster)
     elif job.mode == "threads":
@@ -73,17 +74,32 @@ def run_worker(run: RunFolder, say: Say) -> None:
 
 
 def open_datasets(job: TrainJob) -> tuple[Dataset, Dataset | None]:
-    """Training and test data of a job, checked to have the same features."""
+    """Training and test data of a job, checked to have rows and the same features.
+
+    Raises:
+        DataError: a file cannot be used, or the two do not fit together.
+    """
     blocks = network_class(job.conf.net.model).blocks
     is_read_again = job.conf.train.epoch > 1 or (job.mode != "cluster" and job.workers > 1)
     window_rows = SHUFFLED_ROWS if job.conf.train.shuffle else WINDOW_ROWS
     source = open_source(job.train, blocks, window_rows=window_rows)
     data = Dataset(source, job.conf.train.cache if is_read_again else 0)
+    if data.rows == 0 or not any(data.schema.widths().values()):  # the latter: text without lines
+        raise DataError(job.train, "has no rows to train on")
     if job.test is None:
         return data, None
     test = Dataset(open_source(job.test, blocks))
     data.schema.check_same(test.schema, str(job.test), str(job.train))
     return data, test
+
+
+def _warn_of_doubt(job: TrainJob) -> None:
+    """Once for all workers: open the data, and say if nobody can tell that it fits together."""
+    data, test = open_datasets(job)
+    if test is not None:
+        doubt = data.schema.doubt(test.schema, str(job.test), str(job.train))
+        if doubt is not None:
+            print(doubt, file=sys.stderr)
 
 
 def _run_here(job: TrainJob, say: Say) -> None:
@@ -146,6 +162,7 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
     part of a step, `test_calibration` the mean prediction over the mean label.
     """
     test = result.test
+    remarks = [result.remark, test.remark if test else "no test data"]
     return {
         "mode": job.mode,
         "param_sync": job.table_mode,
@@ -162,7 +179,7 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
         "test_auc": test.auc if test else None,
         "test_logloss": test.logloss if test else None,
         "test_calibration": test.calibration if test else None,
-        "remark": test.remark if test else "no test data",
+        "remark": "; ".join(filter(None, remarks)),
         "warnings": list(job.warnings),
         "embedding_rows": len(result.snapshot.keys),
         "digest": result.digest,

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from apps.ctr.errors import SavedModelError
 from apps.ctr.learner import Learner
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
+from apps.ctr.output import writing
 from apps.ctr.schema import Schema
 from apps.ctr.snapshot import Snapshot
 from kv.local import LocalCluster
@@ -40,10 +41,23 @@ def save_model(
 
     Args:
         seed: the job's seed of initial values, which unseen keys read.
+    Raises:
+        OutputError: it cannot be written.
     """
     path = Path(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with writing(path):
+            _write_files(aside, snapshot, conf, schema, seed)
+            _move_into_place(aside, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_files(
+    aside: Path, snapshot: Snapshot, conf: ModelConfig, schema: Schema, seed: int
+) -> None:
     aside.mkdir(parents=True)
     np.savez(aside / "dense.npz", **snapshot.dense)  # type: ignore[arg-type]
     for number, start in enumerate(range(0, len(snapshot.keys), ROWS_A_FILE)):
@@ -58,11 +72,11 @@ def save_model(
         "conf": conf.as_dict(),
         "dense": schema.dense,
         "sparse": schema.sparse,
+        "index": schema.index,
         "files": {file.name: _checksum(file) for file in sorted(aside.iterdir())},
     }
     text = json.dumps(manifest, indent=2)
     (aside / MANIFEST).write_text(text + "\n", encoding="utf-8")
-    _move_into_place(aside, path)
 
 
 def _move_into_place(aside: Path, path: Path) -> None:
@@ -96,6 +110,7 @@ class SavedModel:
         self.schema = Schema(
             dense={group: tuple(names) for group, names in self.manifest["dense"].items()},
             sparse={group: tuple(names) for group, names in self.manifest["sparse"].items()},
+            index=self.manifest.get("index"),
         )
         worker = LocalCluster(1, seed=self.manifest["seed"]).worker(0)
         self.learner = Learner(worker, self.conf, self.schema)

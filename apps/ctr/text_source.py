@@ -18,6 +18,8 @@ from apps.ctr.batch import GROUPS, Blocks, Rows
 from apps.ctr.columns import block_of, check_labels
 from apps.ctr.errors import DataError
 from apps.ctr.schema import Schema, schema_of
+from feature_extract.errors import SchemaError
+from feature_extract.schema import FILE_NAME, FeatureSchema
 
 KINDS = tuple(f"{kind}_{group}" for kind in ("dense", "sparse") for group in GROUPS)
 COLUMNS = ("id", "label", *KINDS)
@@ -35,7 +37,8 @@ class TextSource:
         first = next(self._lines(), None)
         self._widths = {} if first is None else _widths(self._split(first[1], first[0]))
         self.schema: Schema = schema_of(
-            [(kind, f"{kind}/{i + 1:03d}") for kind, n in self._widths.items() for i in range(n)]
+            [(kind, f"{kind}/{i + 1:03d}") for kind, n in self._widths.items() for i in range(n)],
+            _index_beside(Path(path)),
         )
         if first is not None and not any(self._widths.values()):
             raise DataError(self.path, "has no features in its first lines", line=1)
@@ -132,6 +135,17 @@ class TextSource:
                     problem = f"{column}: {value!r} is no {kind}"
                     raise DataError(self.path, problem, line=place) from error
             raise DataError(self.path, f"{column}: {error}") from error
+
+
+def _index_beside(path: Path) -> str | None:
+    """Identity of the index in the description that an extraction left in the same folder."""
+    description = path.parent / FILE_NAME
+    try:
+        return FeatureSchema.from_json(description.read_bytes()).identity
+    except FileNotFoundError:
+        return None
+    except (OSError, SchemaError) as error:
+        raise DataError(description, f"cannot be read: {error}") from error
 
 
 def _text_lines(data: bytes) -> Any:

@@ -41,6 +41,7 @@ class Share:
     epoch: int = 0
     epoch_rows: int = 0
     epoch_loss: float = 0.0
+    clicks: int = 0
     step_seconds: dict[str, float] = field(default_factory=dict)
     labels: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     scores: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -49,6 +50,7 @@ class Share:
         if step.epoch != self.epoch:
             self.epoch, self.epoch_rows, self.epoch_loss = step.epoch, 0, 0.0
         self.rows += len(step.labels)
+        self.clicks += int(np.count_nonzero(step.labels))
         self.epoch_rows += len(step.labels)
         self.epoch_loss += float(row_losses(step.labels, step.scores).sum())
 
@@ -62,6 +64,7 @@ class TrainResult:
 
     Attributes:
         train_samples: rows trained on, each epoch counted.
+        train_clicks: those of them whose label is 1.
         train_logloss: mean over the last epoch, each row scored before its step; None without one.
         seconds: of the training loop, of the slowest worker.
         step_seconds: part of a step -> seconds, a list by rank.
@@ -70,6 +73,7 @@ class TrainResult:
     """
 
     train_samples: int
+    train_clicks: int
     train_logloss: float | None
     seconds: float
     step_seconds: dict[str, list[float]]
@@ -79,6 +83,14 @@ class TrainResult:
     @property
     def samples_per_second(self) -> float:
         return self.train_samples / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def remark(self) -> str:
+        """What should make one doubt the model, or empty text."""
+        if self.train_samples and self.train_clicks in (0, self.train_samples):
+            label = int(self.train_clicks > 0)
+            return f"all labels of the training data are {label}, so the model learned only that"
+        return ""
 
     @property
     def digest(self) -> str:
@@ -206,6 +218,7 @@ def _result(shares: Sequence[Share], learner: Learner, is_tested: bool) -> Train
     scores = np.concatenate([share.scores for share in shares])
     return TrainResult(
         train_samples=sum(share.rows for share in shares),
+        train_clicks=sum(share.clicks for share in shares),
         train_logloss=sum(share.epoch_loss for share in latest) / rows if rows else None,
         seconds=max(share.seconds for share in shares),
         step_seconds={part: [share.step_seconds[part] for share in shares] for part in PARTS},

@@ -5,8 +5,14 @@
 
 from sample.kernels.jit import kernel
 
-NEWLINE, SPACE, COMMA = 10, 32, 44
+TAB, NEWLINE, RETURN, SPACE, COMMA, DELETE = 9, 10, 13, 32, 44, 127
 WRONG_COUNT, CONTROL, NOT_ASCII, NOT_A_NUMBER = 1, 2, 4, 8  # what can be wrong with a line
+
+
+@kernel
+def _is_blank(byte):
+    """Whether it is white space; other control characters are damage, not margin."""
+    return byte == SPACE or TAB <= byte <= RETURN
 
 
 @kernel
@@ -25,9 +31,9 @@ def split_lines(block, n_fields, starts, ends, lines, faults, first_line):
         while stop < block.size and block[stop] != NEWLINE:
             stop += 1
         low, high = begin, stop
-        while low < high and block[low] <= SPACE:
+        while low < high and _is_blank(block[low]):
             low += 1
-        while high > low and block[high - 1] <= SPACE:
+        while high > low and _is_blank(block[high - 1]):
             high -= 1
         if high > low:
             fault = 0
@@ -40,7 +46,7 @@ def split_lines(block, n_fields, starts, ends, lines, faults, first_line):
                         ends[rows, field] = at
                         starts[rows, field + 1] = at + 1
                     field += 1
-                elif byte < SPACE:
+                elif byte < SPACE or byte == DELETE:
                     fault |= CONTROL
                 elif byte >= 128:
                     fault |= NOT_ASCII

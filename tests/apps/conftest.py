@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,11 @@ class Generated:
 @pytest.fixture(scope="session")
 def generate() -> Callable[..., Generated]:
     return Generated
+
+
+@pytest.fixture
+def small_files() -> Iterator[Callable[[int], None]]:
+    """Say how many bytes a file may have from now on: a full disk, as programs see it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda nbytes: resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)

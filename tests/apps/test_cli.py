@@ -17,6 +17,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from apps.ctr.cli import main
 from apps.ctr.command import cluster_config, named_after, split_overrides
 from apps.ctr.job import read_train_job
+from feature_extract.extract import extract
 from pslite.config import JobConfig, RunConfig
 from van.errors import ConfigError
 
@@ -232,6 +233,8 @@ def test_a_failing_worker_ends_the_run_with_its_error(
         (["--set", "train.epoch=two"], "--set [train] epoch: 'two' is not a whole number"),
         (["--set", "cluster.wrokers=2"], "wrokers: unknown key; did you mean workers?"),
         (["--set", "sparse_dict.initializer=wide"], "[sparse_dict] initializer: 'wide' is none"),
+        (["--set", "train.epoch=0"], "--set [train] epoch: "),
+        (["--set", "net.layers=fc:99999999999,fc:1"], "'fc:99999999999' is too wide"),
         (["--set", "net.model=fmn"], "--set: [net] model = fmn is unknown; did you mean fnn?"),
         (["--set", "net.layers=fc:2,sigmoid:-1"], "--set: [net] layers: sigmoid gets 2 values"),
     ],
@@ -397,3 +400,95 @@ def test_help_shows_an_example_and_loads_no_torch(command: list[str]) -> None:
 
     assert "pslite-ctr" in result.stdout or "pslite local" in result.stdout
     assert result.stderr.strip() == "[]"
+
+
+FINAL_FILES = ["final_test.parquet", "final_test.tsv"]
+
+
+def extracted(samples: Path, out: Path, train: str = "train.tsv", **how: Any) -> Path:
+    """Features of the samples in both layouts, made of the dictionary of one training file."""
+    for layout in ("parquet", "text"):
+        ini, test = samples / "features.ini", samples / "test.tsv"
+        extract(ini, samples / train, test, out, format=layout, **how)
+    return out
+
+
+@pytest.mark.parametrize("name", FINAL_FILES)
+def test_features_of_another_dictionary_are_refused(
+    tmp_path: Path, model_ini: Path, samples: Path, name: str
+) -> None:
+    lines = (samples / "train.tsv").read_text().splitlines(keepends=True)
+    (samples / "half.tsv").write_text("".join(lines[:400]))
+    own = extracted(samples, tmp_path / "own")
+    run, p = tmp_path / "run", tmp_path / "p.txt"
+    invoke("train", "--conf", model_ini, "--data", own, "--out", run)
+
+    again = extracted(samples, tmp_path / "again")
+    assert "warning" not in invoke("evaluate", "--run", run, "--data", again / name).output
+    for number, how in enumerate([{"index": "hash"}, {"min_freq": 9}, {"train": "half.tsv"}]):
+        other = extracted(samples, tmp_path / f"other{number}", **how)
+        for command in (["evaluate"], ["predict", "--out", p]):
+            result = invoke(*command, "--run", run, "--data", other / name, code=2)
+            assert f"{other / name}: its sparse values are numbered by" in result.output
+            assert "pslite-features apply" in result.output
+    assert not p.exists()
+
+
+@pytest.mark.parametrize("name", FINAL_FILES)
+def test_train_and_test_of_two_extractions_are_refused(
+    tmp_path: Path, model_ini: Path, samples: Path, name: str
+) -> None:
+    own = extracted(samples, tmp_path / "own")
+    hashed = extracted(samples, tmp_path / "hashed", index="hash")
+    (own / "final_test.parquet").unlink()
+    if name.endswith("parquet"):
+        (hashed / name).rename(own / name)
+    else:  # text is described by the file beside it, so the training data is the odd one out
+        (hashed / "final_train.parquet").rename(own / "final_train.parquet")
+
+    result = invoke("train", "--conf", model_ini, "--data", own, "--out", tmp_path / "r", code=2)
+
+    assert f"{own / name}: its sparse values are numbered by" in result.output
+    assert not (tmp_path / "r" / "metrics.json").exists()
+
+
+def test_features_that_say_nothing_of_their_dictionary_are_taken_with_a_warning(
+    tmp_path: Path, model_ini: Path, samples: Path
+) -> None:
+    own, run = extracted(samples, tmp_path / "own"), tmp_path / "run"
+    invoke("train", "--conf", model_ini, "--data", own, "--out", run)
+    bare = tmp_path / "bare.tsv"
+    bare.write_bytes((own / "final_test.tsv").read_bytes())
+
+    result = invoke("evaluate", "--run", run, "--data", bare)
+
+    assert f"warning: nothing says which dictionary numbered the sparse values of {bare}" in (
+        result.stderr
+    )
+    assert f"{metrics(run)['test_auc']:.5f}" in result.stdout
+
+
+@pytest.mark.parametrize("layout", ["parquet", "tsv"])
+def test_training_data_without_rows_is_an_error(
+    tmp_path: Path, model_ini: Path, generate: Callable[..., Any], layout: str
+) -> None:
+    file = tmp_path / f"final_train.{layout}"
+    made = generate(rows=0, seed=1)
+    made.write_parquet(file) if layout == "parquet" else made.write_text(file)
+
+    run = tmp_path / "run"
+    result = invoke("train", "--conf", model_ini, "--data", tmp_path, "--out", run, code=2)
+
+    assert f"{file}: has no rows to train on" in result.output
+
+
+def test_training_data_of_one_class_is_remarked(
+    tmp_path: Path, model_ini: Path, generate: Callable[..., Any]
+) -> None:
+    made = generate(rows=300, seed=1)
+    made.labels[:] = 1
+    made.write_parquet(tmp_path / "final_train.parquet")
+
+    result = invoke("train", "--conf", model_ini, "--data", tmp_path, "--out", tmp_path / "run")
+
+    assert "all labels of the training data are 1" in result.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ def files(tmp_path_factory: pytest.TempPathFactory, generate: Callable[..., Any]
 def conf_of(*overrides: str) -> ModelConfig:
     small = ["train.batch_size=128", "test.batch_size=100", "optimizer.learning_rate=0.05"]
     return model_config({}, overrides=[*small, *overrides])
+
+
+def untrained(conf: ModelConfig) -> ModelConfig:
+    """The same without a step, which no ini may ask for."""
+    return replace(conf, train=replace(conf.train, epoch=0))
 
 
 def data_of(path: Path, conf: ModelConfig) -> Dataset:
@@ -253,7 +259,7 @@ def test_index_zero_never_reaches_the_table(files: list[Path]) -> None:
 
 
 def test_testing_makes_no_rows(files: list[Path]) -> None:
-    conf = conf_of("train.epoch=0")
+    conf = untrained(conf_of())
 
     result = train(files, conf)
 
@@ -284,7 +290,7 @@ class Linear(Network):
 def test_a_users_own_network_trains(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apps.ctr.models.NETWORKS", {"linear": Linear})
 
-    start = train(files, conf_of("net.model=linear", "train.epoch=0"))
+    start = train(files, untrained(conf_of("net.model=linear")))
     trained = train(files, conf_of("net.model=linear", "train.epoch=3"), workers=2)
 
     assert_array_equal(start.snapshot.dense["weights"], np.float32(0.25))

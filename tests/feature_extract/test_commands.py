@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from feature_extract.conf import read_conf
 from feature_extract.errors import DictionaryError, SampleFileError, SchemaError
 from feature_extract.explain import explain
 from feature_extract.extract import apply, extract
+from feature_extract.parquet_output import read_schema
 from feature_extract.schema import FeatureSchema
 from feature_extract.split import split
 
@@ -295,3 +297,68 @@ def test_no_ini_gives_the_label_away(name, forbidden):
     conf = read_conf(CONF / f"features_{name}.ini")
 
     assert not forbidden & {field for f in conf.features for field in f.fields}
+
+
+def test_features_name_the_index_that_numbered_them(files: Path):
+    def identity(out: str, **how: object) -> str | None:
+        extract(files / "f.ini", files / "s.tsv", None, files / out, **how)
+        found = FeatureSchema.from_json((files / out / "features.json").read_bytes())
+        assert found == read_schema(files / out / "final_train.parquet")
+        return found.identity
+
+    assert identity("a") == identity("b")
+    assert len({identity("a"), identity("c", min_freq=0), identity("d", index="hash")}) == 3
+    assert identity("d", index="hash") == "hash:xxh3-64:0"
+    apply(files / "f.ini", files / "a", files / "s.tsv", files / "x.parquet")
+    assert read_schema(files / "x.parquet").identity == identity("a")
+
+
+def test_a_dictionary_that_is_not_the_described_one_is_refused(files: Path):
+    extract(files / "f.ini", files / "s.tsv", None, files / "out", min_freq=0)
+    with (files / "out" / "dictionary.tsv").open("a") as file:
+        file.write("user#u9\t99\n")
+
+    with pytest.raises(DictionaryError, match="is not the dictionary"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "x.parquet")
+
+
+def test_no_command_writes_onto_what_it_reads(files: Path):
+    extract(files / "f.ini", files / "s.tsv", None, files / "out")
+    (files / "train.tsv").symlink_to(files / "s.tsv")
+    (files / "final_train.parquet").hardlink_to(files / "s.tsv")
+    before = (files / "s.tsv").read_bytes()
+    (files / "x.tsv").symlink_to(files / "s.tsv")
+    with pytest.raises(SampleFileError, match=r"x\.tsv: would overwrite a file that is read"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "x.tsv")
+    with pytest.raises(SampleFileError, match=r"dictionary\.tsv: would overwrite"):
+        apply(files / "f.ini", files / "out", files / "s.tsv", files / "out" / "dictionary.tsv")
+    with pytest.raises(SampleFileError, match=r"train\.tsv: would overwrite"):
+        split(files / "s.tsv", files, test_share=0.4)
+    with pytest.raises(SampleFileError, match=r"final_train\.parquet: would overwrite"):
+        extract(files / "f.ini", files / "s.tsv", None, files)
+
+    assert (files / "s.tsv").read_bytes() == before
+    assert (files / "train.tsv").is_symlink()
+
+
+def test_a_folder_that_is_a_file_is_named(files: Path):
+    with pytest.raises(SampleFileError, match=r"cannot be written: (Not a directory|File exists)"):
+        extract(files / "f.ini", files / "s.tsv", None, files / "f.ini")
+
+
+@pytest.mark.parametrize("format", ["text", "parquet"])
+def test_a_full_disk_is_named_and_leaves_nothing(files: Path, format: str):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    extract(files / "f.ini", files / "s.tsv", None, files / "warm", format=format)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    try:
+        with pytest.raises(
+            SampleFileError, match=r"_train\..*: cannot be written: .*File too large"
+        ):
+            extract(files / "f.ini", files / "s.tsv", None, files / "out", format=format,
+                    index="hash")  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list((files / "out").iterdir()) == []

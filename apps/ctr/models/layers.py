@@ -18,17 +18,27 @@ def stack(width: int, layers: Sequence[Layer]) -> tuple[nn.Sequential, int]:
 
     Args:
         width: inputs of the first layer.
+    Raises:
+        ModelError: the weights of a layer do not fit into memory.
     """
     modules: list[nn.Module] = []
     for layer in layers:
         if layer.kind == "fc":
-            modules.append(nn.Linear(width, layer.width))
+            modules.append(_linear(width, layer))
             width = layer.width
         elif layer.kind == "softmax":
             modules.append(nn.Softmax(dim=1))
         else:
             modules.append(ACTIVATIONS[layer.kind]())
     return nn.Sequential(*modules), width
+
+
+def _linear(width: int, layer: Layer) -> nn.Linear:
+    try:
+        return nn.Linear(width, layer.width)
+    except (RuntimeError, MemoryError) as error:  # RuntimeError is how torch lacks memory
+        problem = f"[net] layers: {layer} with {width} inputs does not fit into memory"
+        raise ModelError(problem) from error
 
 
 class ClickHead(nn.Module):

@@ -46,12 +46,12 @@ def test_every_push_counts_once_after_a_storm():
 @pytest.mark.timeout(1800)
 def test_every_push_counts_once_over_many_more_orders():
     run_state_machine_as_test(
-        Requests, settings=settings(PROFILE, max_examples=2000, stateful_step_count=40)
+        Requests, settings=settings(PROFILE, max_examples=600, stateful_step_count=40)
     )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_push_counts_once_after_many_long_storms():
-    for seed in range(100, 4000):
+    for seed in range(100, 1000):
         weather(seed, events=150)
