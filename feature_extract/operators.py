@@ -89,18 +89,34 @@ def dense(definition: Definition, columns: Columns, *, as_numbers: bool) -> Dens
 
 
 def label(definition: Definition, columns: Columns, *, as_numbers: bool, required: bool) -> Dense:
-    """The label; like a dense feature, but a sample may not lack it.
+    """The label; like a dense feature, but a sample may not lack it, and it is 0 or 1.
 
     Args:
-        required: whether a missing label is an error; it becomes NaN otherwise.
+        required: whether each sample must have a label of 0 or 1; otherwise any number will do,
+            and a missing one becomes NaN. Texts of compatibility mode are not looked at.
     Raises:
-        SampleError: a label is no number, or missing where it is required.
+        SampleError: a label is no number, or missing or neither 0 nor 1 where it is required.
     """
-    if definition.operator != "direct" or not as_numbers:
-        return dense(definition, columns, as_numbers=as_numbers)
-    codes, texts = columns.values(definition.fields[0])
-    absent = None if required else float("nan")
-    return Dense(codes, _plain_numbers(definition.fields[0], columns, absent=absent), texts)
+    is_checked = required and (as_numbers or not columns.compat)
+    if definition.operator != "direct" or not (as_numbers or is_checked):
+        found = dense(definition, columns, as_numbers=as_numbers)
+    else:
+        codes, texts = columns.values(definition.fields[0])
+        absent = None if required else float("nan")
+        numbers = _plain_numbers(definition.fields[0], columns, absent=absent)
+        found = Dense(codes, numbers, texts)
+    if is_checked:
+        _check_label(found, columns)
+    return found
+
+
+def _check_label(found: Dense, columns: Columns) -> None:
+    wrong = (found.values != 0) & (found.values != 1)
+    if wrong.any():
+        code = int(np.argmax(wrong))
+        text = found.as_texts().texts[code].as_py()
+        problem = f"label {text!r} is neither 0 nor 1; see positive and negative of [input]"
+        raise columns.error_at(found.codes, code, problem)
 
 
 def value(definition: Definition, columns: Columns) -> Encoded:

@@ -9,7 +9,8 @@ SampleError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,3 +65,17 @@ class BadLinesError(SampleError):
             f"{seen}{count} malformed lines, {allowed} allowed; mend them, or skip more with "
             f"--max-bad\n  {listed}"
         )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Whatever the system refuses in the block is an error about `path`.
+
+    Raises:
+        OutputError: the disk is full, the folder is not there, and the like.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path} cannot be written: {reason}") from error

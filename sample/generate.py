@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from sample import clicks, world
 from sample.clicks import Effects
-from sample.errors import OutputError, SettingError
+from sample.errors import OutputError, SettingError, writing
 from sample.rawwriter import RawWriter
 from sample.truth import figures
 from sample.world import BLOCK_EVENTS, END, Catalogue, Ints, Shows
@@ -57,12 +57,12 @@ def generate(out: Path, impressions: int, behaviors: int, seed: int) -> dict[str
         raise OutputError(f"{error.filename}: {error.strerror}") from error
     try:
         found = _write(work, impressions, behaviors, seed)
-        (work / "truth.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        with writing(work / "truth.json"):
+            (work / "truth.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         for path in sorted(work.iterdir(), key=lambda path: path.name == "truth.json"):
             os.replace(path, out / path.name)  # truth.json last: where it is, all is
-    except OSError as error:  # a write that fails does not know its file
-        where, reason = error.filename or out, error.strerror or error
-        raise OutputError(f"{where} cannot be written: {reason}") from error
+    except OSError as error:
+        raise OutputError(f"{error.filename or out}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return found
@@ -100,7 +100,8 @@ def _write(work: Path, impressions: int, behaviors: int, seed: int) -> dict[str,
             bar.update(len(parts[-1].clicked))
     truth = _Truth(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     table = pa.table({"probability": truth.probability, "clk": truth.clicked.astype(np.int8)})
-    pq.write_table(table, work / "truth.parquet")
+    with writing(work / "truth.parquet"):
+        pq.write_table(table, work / "truth.parquet")
     return {
         "seed": seed,
         "impressions": impressions,

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
+from sample.errors import writing
 from sample.schema import SCHEMA
 
 FIRST_TEST_DAY = 17299  # 2017-05-13 in days since 1970-01-01
@@ -48,7 +49,8 @@ class Pieces:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stream.close()
+        with writing(self.path):
+            self._stream.close()
 
     def add(self, samples: pa.Table) -> None:
         """Keep the samples of one slice: columns `line`, rising, `day`, and SCHEMA."""
@@ -63,7 +65,8 @@ class Pieces:
                 data = batch.serialize()
                 packed = self._codec.compress(data)
                 places.append((self._stream.tell(), packed.size, data.size))
-                self._stream.write(packed)
+                with writing(self.path):
+                    self._stream.write(packed)
 
     def in_order(self) -> Iterator[pa.Table]:
         """The samples, range by range, each as it comes; `line` gives their order."""
@@ -95,7 +98,7 @@ class Writer:
     """
 
     def __init__(self, path: Path, form: str) -> None:
-        self.rows = 0
+        self.rows, self.path = 0, path
         self._stream: BinaryIO = path.open("wb")
         self._parquet: pq.ParquetWriter | None = None
         if form == "parquet":
@@ -107,18 +110,19 @@ class Writer:
         if not len(samples):
             return
         self.rows += len(samples)
-        if self._parquet is not None:
-            self._parquet.write_table(samples.select(SCHEMA).cast(self._parquet.schema))
-            return
-        for chunk in samples["text"].chunks:
-            self._stream.write(_bytes(chunk))
+        with writing(self.path):
+            if self._parquet is not None:
+                self._parquet.write_table(samples.select(SCHEMA).cast(self._parquet.schema))
+                return
+            for chunk in samples["text"].chunks:
+                self._stream.write(_bytes(chunk))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Finish the file and see it on the disk."""
-        with self._stream:
+        with writing(self.path), self._stream:
             if self._parquet is not None:
                 self._parquet.close()
             self._stream.flush()

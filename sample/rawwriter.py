@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 from numpy.typing import NDArray
 
+from sample.errors import writing
 from sample.schema import ACTIONS
 from sample.world import Behaviors, Catalogue, Ints, Profiles, Rng, Shows
 
@@ -36,7 +38,8 @@ class RawWriter(ExitStack):
     def __init__(self, folder: Path, catalogue: Catalogue) -> None:
         super().__init__()
         self.catalogue = catalogue
-        self._streams = {name: self.enter_context((folder / name).open("wb")) for name in HEADERS}
+        self._folder = folder
+        self._streams = {name: self.enter_context(_opened(folder / name)) for name in HEADERS}
         for name, header in HEADERS.items():
             self._streams[name].write(header.encode() + b"\n")
         brand = np.where(catalogue.brand < 0, 0, catalogue.brand_ids[catalogue.brand])
@@ -96,7 +99,19 @@ class RawWriter(ExitStack):
     def _rows(self, name: str, *columns: Any) -> None:
         table = pa.table({str(i): column for i, column in enumerate(columns)})
         plain = csv.WriteOptions(include_header=False, quoting_style="none")
-        csv.write_csv(table, self._streams[name], plain)
+        with writing(self._folder / name):
+            csv.write_csv(table, self._streams[name], plain)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with writing(path):
+        stream = path.open("wb")
+    try:
+        yield stream
+    finally:
+        with writing(path):  # closing writes what is left
+            stream.close()
 
 
 def _or(values: Ints, is_missing: NDArray[np.bool_], text: str) -> pa.Array:

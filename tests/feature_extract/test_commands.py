@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from feature_extract.cli import main
 from feature_extract.conf import read_conf
-from feature_extract.errors import DictionaryError, SampleFileError, SchemaError
+from feature_extract.errors import DictionaryError, SampleError, SampleFileError, SchemaError
 from feature_extract.explain import explain
 from feature_extract.extract import apply, extract
 from feature_extract.parquet_output import read_schema
@@ -362,3 +362,23 @@ def test_a_full_disk_is_named_and_leaves_nothing(files: Path, format: str):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     assert list((files / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["text", "parquet"])
+@pytest.mark.parametrize("label", ["yes", "nan", "7", "-1", "0.5", ""])
+def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_line(
+    files: Path, format: str, label: str
+):
+    (files / "s.tsv").write_text(SAMPLES + f"u3\t{label}\t5\tx\n")
+
+    with pytest.raises(SampleError, match=rf"s\.tsv:4: .*{label!r}"):
+        extract(files / "f.ini", files / "s.tsv", None, files / "out", format=format)
+
+
+def test_labels_of_existing_text_files_are_kept_in_compatibility_mode(files: Path):
+    (files / "s.tsv").write_text("u1\tyes\t9\tx\nu2\t7\t9\tx\n")
+
+    extract(files / "f.ini", files / "s.tsv", None, files / "out", format="text", compat=True)
+
+    lines = (files / "out" / "final_train.tsv").read_text().splitlines()
+    assert [line.split("\t")[1] for line in lines] == ["yes", "7"]

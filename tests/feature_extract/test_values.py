@@ -269,7 +269,8 @@ def test_what_cannot_be_trained_on_is_an_error_in_parquet(run, feature, section,
 
     with pytest.raises(SampleError, match=re.escape(f"s.tsv:2: {message}")):
         run(feature, samples, section, format="parquet")
-    run(feature, samples, section, format="text")
+    if section.startswith("dense"):  # text files carry the field itself
+        run(feature, samples, section, format="text")
 
 
 def test_new_samples_may_lack_their_label(run, tmp_path: Path):

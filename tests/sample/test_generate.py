@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -223,3 +224,28 @@ def test_a_simple_model_over_the_columns_comes_near_the_best(tmp_path):
     reached = roc_auc_score(labels[1], model.predict_proba(matrices[1])[:, 1])
     assert found["best_auc_test"] - 0.05 < reached < found["best_auc_test"] + 0.01
     assert world.AD_SHARE == 100
+
+
+@pytest.mark.parametrize("impressions", [1, 2, 10, 50])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_log_may_lack_behaviours(tmp_path, impressions, seed):
+    found = generate(tmp_path, impressions, 0, seed)
+
+    assert found["behaviors"] == 0
+    assert len((tmp_path / "raw_sample.csv").read_text().splitlines()) == impressions + 1
+    assert len((tmp_path / "behavior_log.csv").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("nbytes", [10, 5_000, 60_000])
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, nbytes):
+    generate(tmp_path / "warm", 3000, 3000, 1)  # all that is loaded and compiled once is there
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"\w\.csv cannot be written: .*File too large"):
+            generate(tmp_path / "out", 3000, 3000, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list((tmp_path / "out").iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -320,3 +321,21 @@ def test_an_output_that_cannot_be_made_is_named(tmp_path, generated):
 )
 def test_sizes_are_read_with_their_units(text, nbytes):
     assert parse_memory(text) == nbytes
+
+
+@pytest.mark.parametrize("form", ["tsv", "parquet"])
+def test_a_full_disk_at_the_end_is_named(generated, tmp_path, monkeypatch, form):
+    def full(path: Path, kind: str) -> pieces.Writer:
+        writer = made(path, kind)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        return writer
+
+    made, before = pieces.Writer, resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr("sample.join.Writer", full)
+    try:
+        with pytest.raises(OutputError, match=rf"\w+\.{form} cannot be written: .*File too large"):
+            join(generated, tmp_path / "out", format=form)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list((tmp_path / "out").iterdir()) == []
