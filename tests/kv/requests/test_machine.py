@@ -45,12 +45,12 @@ def test_every_push_counts_once_after_a_storm():
 @pytest.mark.slow
 def test_every_push_counts_once_over_many_more_orders():
     run_state_machine_as_test(
-        Requests, settings=settings(PROFILE, max_examples=600, stateful_step_count=30)
+        Requests, settings=settings(PROFILE, max_examples=1000, stateful_step_count=30)
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 1300, 400))
+@pytest.mark.parametrize("first", range(100, 2100, 400))
 def test_every_push_counts_once_after_many_long_storms(first):
     for seed in range(first, first + 400):
         weather(seed, events=120)
