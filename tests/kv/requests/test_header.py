@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import van.message
 from kv.requests import Answer, Constituent, Failure, Kind, Request, Signature
 
 PAGE = (Path(__file__).parents[3] / "docs" / "requests.md").read_text(encoding="utf-8")
@@ -44,3 +45,9 @@ def test_lists_on_the_wire_have_the_parts_that_the_cores_know():
     rest = ", ".join(Constituent._fields[1:])
     assert f"[{signature}, {rest}]" in HEADER["constituents"][0]
     assert f"[{', '.join(Failure._fields)}]" in HEADER["error"][0]
+
+
+def test_kinds_are_those_of_the_van():
+    on_the_wire = {kind.name: kind.value for kind in van.message.Kind if kind.value}
+
+    assert {kind.name: kind.value for kind in Kind} == on_the_wire
