@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
-from numpy.typing import ArrayLike, NDArray
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""

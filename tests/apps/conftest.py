@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -82,8 +83,19 @@ def generate() -> Callable[..., Generated]:
 
 
 @pytest.fixture
-def small_files() -> Iterator[Callable[[int], None]]:
-    """Say how many bytes a file may have from now on: a full disk, as programs see it."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda nbytes: resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def small_files() -> Callable[[int], AbstractContextManager[None]]:
+    """with small_files(nbytes): no file grows beyond them, as on a full disk.
+
+    Not for the whole test: what pytest itself prints may go to a file.
+    """
+
+    @contextmanager
+    def limit(nbytes: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit

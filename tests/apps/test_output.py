@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from apps.ctr.output import replacing
 from apps.ctr.runlock import only_training
 
 INI = "[sparse_dict]\nemb_dim = 32\n[net]\nlayers = fc:1,sigmoid:-1\n[debug]\ninterval = 1\n"
-Limit = Callable[[int], None]
+Limit = Callable[[int], AbstractContextManager[None]]
 
 
 def invoke(*args: object, code: int = 0) -> Result:
@@ -79,9 +80,9 @@ def test_a_full_disk_ends_the_training_with_the_name_of_the_file(
     train(data, "--set", "debug.interval=0")  # all that is loaded and compiled once is there
     interval = 0 if file == "model" else 1
 
-    small_files(nbytes)
     more = ("--set", f"debug.interval={interval}", "--set", "train.batch_size=20")
-    result = train(data, *more, code=2)
+    with small_files(nbytes):
+        result = train(data, *more, code=2)
 
     assert f"{data / 'run' / file} cannot be written: File too large" in result.output
     assert not list((data / "run").rglob(".*"))
@@ -93,8 +94,8 @@ def test_a_full_disk_ends_predictions_likewise(data: Path, small_files: Limit) -
     invoke("predict", "--run", data / "run", "--data", test, "--out", out)
     before = out.read_bytes()
 
-    small_files(2_000)
-    result = invoke("predict", "--run", data / "run", "--data", test, "--out", out, code=2)
+    with small_files(2_000):
+        result = invoke("predict", "--run", data / "run", "--data", test, "--out", out, code=2)
 
     assert f"{out} cannot be written: File too large" in result.output
     assert out.read_bytes() == before
