@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
+from click.testing import CliRunner
 
 import apps.ctr.cli
 import apps.ctr.pipeline
@@ -61,11 +61,11 @@ def test_no_placeholder_is_left(page: Path) -> None:
 
 def helps() -> Iterator[str]:
     """What each command and each of its subcommands says to --help."""
+    # As users ask: click keeps a command's help option as the first context made it.
+    runner = CliRunner()
     for main in COMMANDS:
-        context = click.Context(main, info_name="command", max_content_width=100)
-        yield main.get_help(context)
-        for name, command in main.commands.items():
-            yield command.get_help(click.Context(command, info_name=name, parent=context))
+        for arguments in ([], *([name] for name in main.commands)):
+            yield runner.invoke(main, [*arguments, "--help"]).output
     yield apps.ctr.pipeline.EPILOG
 
 
