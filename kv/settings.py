@@ -32,7 +32,7 @@ class Named:
             cls.members[cls.name] = cls
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # members are dataclasses
             object.__setattr__(self, field.name, self._number(field.name))
         self.check()
 

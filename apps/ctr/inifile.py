@@ -42,7 +42,7 @@ def read_sections(path: str | Path) -> Sections:
     parser = configparser.ConfigParser(
         strict=False, interpolation=None, inline_comment_prefixes=("#", ";"), default_section=""
     )
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys keep their case
     try:
         with open(path, encoding="utf-8") as file:
             parser.read_file(file)

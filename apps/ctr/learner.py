@@ -130,7 +130,7 @@ class Learner:
         loss = self._loss(out, rows.labels)
         self.clock.lap("forward")
         self.network.zero_grad(set_to_none=True)
-        (loss / batch_rows).backward()  # type: ignore[no-untyped-call]
+        (loss / batch_rows).backward()  # type: ignore[no-untyped-call]  # torch has no type here
         self.clock.lap("backward")
         self._push(lookup, inputs)
         scores = probabilities(out.detach(), self.network.output).numpy()
