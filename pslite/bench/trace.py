@@ -1,0 +1,121 @@
+"""How long the stages of a request take in a process, seen by wrapping the functions that do them.
+
+Nothing is paid where no trace is on: the code of pslite does not know of it. A stage's time is its
+function's without that of other stages called within. A function that is not there any more is
+reported, not missed in silence.
+
+`pslite.bench.trace:start` as `[server] app` traces a server; its spans are written to a file in the
+folder that the environment names when the server ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = "PSLITE_BENCH_TRACE"
+
+Span = tuple[str, float, float]
+"""Stage, when it began (on the clock that all processes share), its own seconds."""
+
+# stage -> functions, each where its callers look it up; with (), what the function returns
+WORKER = {
+    "merge keys": ["kv.remote_worker:keys_of", "kv.remote_worker:merged_write"],
+    "split by server": ["kv.remote_worker:RemoteWorker._cut"],
+    "encode and send": ["van.courier:ZmqVan.send"],
+    "receive and decode": ["van.zmq_sockets:ZmqSockets._receive_one"],
+    "put in the caller's order": ["kv.remote_worker:answer_of"],
+    "await the answer": ["van.zmq_sockets:ZmqSockets.poll"],
+    "rest": [
+        "kv.remote_worker:RemoteWorker.pull_many",
+        "kv.remote_worker:RemoteWorker.push_many",
+        "kv.remote_worker:RemoteWorker.wait",
+    ],
+}
+SERVER = {
+    "receive and decode": ["van.zmq_sockets:ZmqSockets._receive_one"],
+    "look up": ["kv.store.index:Index.find"],
+    "read rows": ["kv.kernels.rows:gather"],
+    "update rows": ["kv.store.sparse:update_of()"],
+    "rest of the store": ["kv.store.sparse:SparseStore.pull", "kv.store.sparse:SparseStore.push"],
+    "check and dispatch": ["kv.table_server:TableServer._receive"],
+    "encode and send": ["van.courier:ZmqVan.send"],
+}
+
+
+class Trace:
+    """Spans of this process. `install` is for good."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.missing: list[str] = []
+        self._inner = threading.local()
+
+    def install(self, stages: dict[str, list[str]]) -> None:
+        """Wrap the functions of all stages."""
+        for stage, references in stages.items():
+            for reference in references:
+                try:
+                    self._wrap(stage, reference)
+                except (ImportError, AttributeError):
+                    self.missing.append(f"{stage}: {reference}")
+
+    def _wrap(self, stage: str, reference: str) -> None:
+        module, _, path = reference.partition(":")
+        owner: Any = importlib.import_module(module)
+        *parents, name = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        makes_it, name = name.endswith("()"), name.removesuffix("()")
+        function = getattr(owner, name)
+        if makes_it:
+            setattr(owner, name, lambda *args: self.timed(stage, function(*args)))
+        else:
+            setattr(owner, name, self.timed(stage, function))
+
+    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, each call noted as a span of `stage`."""
+        inner, spans, clock = self._inner, self.spans, time.perf_counter
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outside = getattr(inner, "seconds", 0.0)
+            inner.seconds = 0.0
+            begun = clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                whole = clock() - begun
+                spans.append((stage, begun, whole - inner.seconds))
+                inner.seconds = outside + whole
+
+        return call
+
+
+def totals(spans: Sequence[Span], begun: float, ended: float) -> dict[str, float]:
+    """Seconds of each stage among the spans that began between two times.
+
+    >>> totals([("a", 1.0, 0.5), ("b", 2.0, 0.25), ("a", 3.0, 0.5), ("a", 9.0, 1.0)], 0.0, 5.0)
+    {'a': 1.0, 'b': 0.25}
+    """
+    found: dict[str, float] = {}
+    for stage, start, seconds in spans:
+        if begun <= start <= ended:
+            found[stage] = found.get(stage, 0.0) + seconds
+    return found
+
+
+def start(office: Any) -> None:
+    """Trace this server; called before it joins the cluster."""
+    trace = Trace()
+    trace.install(SERVER)
+    path = Path(os.environ[FOLDER]) / f"server-{os.getpid()}.json"
+    atexit.register(lambda: path.write_text(json.dumps([trace.missing, trace.spans])))
