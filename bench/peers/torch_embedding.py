@@ -6,7 +6,6 @@ Not a parameter server, and not compared as one: it shows what moving the rows c
 import torch
 
 label = "nn.Embedding, no server"
-has_server = False
 
 
 class Peer:

@@ -7,6 +7,7 @@ them up. Both get the same rows, and both in increasing order.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -26,6 +27,7 @@ class TableCase:
         dim: floats of a row.
         optimizer: `sgd` or `adagrad`.
         rows: rows that are there beforehand.
+        is_repeated: whether each call of a block has the same keys.
     """
 
     op: str
@@ -33,6 +35,7 @@ class TableCase:
     dim: int
     optimizer: str
     rows: int
+    is_repeated: bool = False
 
     @property
     def has_gradients(self) -> bool:
@@ -46,7 +49,7 @@ class TableCase:
 
 
 def position_lists(case: TableCase, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Endless lists of `case.count` positions below `case.rows`, increasing, none twice.
+    """Endless lists of `case.count` positions below `case.rows`, increasing, none twice in one.
 
     >>> case = TableCase(op="pull", count=3, dim=8, optimizer="sgd", rows=4)
     >>> [len(set(next(position_lists(case, seed)).tolist())) for seed in range(3)]
@@ -56,7 +59,7 @@ def position_lists(case: TableCase, seed: int) -> Iterator[NDArray[np.int64]]:
     while True:
         chosen = rng.choice(case.rows, case.count, replace=False, shuffle=False)
         chosen.sort()
-        yield chosen
+        yield from itertools.repeat(chosen) if case.is_repeated else [chosen]
 
 
 def keys_at(positions: NDArray[np.int64]) -> NDArray[np.uint64]:

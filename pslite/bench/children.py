@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -26,6 +27,7 @@ from pslite.processes import Child, Family
 
 LOOK = 0.2  # seconds between looks at what the children print
 TIMEOUT = 120.0  # seconds for an answer, if the question says nothing else
+NO_TOKEN = "none, the session alone"
 GOODBYE = 25.0  # seconds to end well
 
 
@@ -97,6 +99,14 @@ class Driven:
         words = self._child.tail.text()
         return PeerError(self.label, how + (f": {words[-1].strip()}" if words else ""))
 
+    def pause(self) -> None:
+        """Stop all processes of its session where they are."""
+        guard.send(NO_TOKEN, [self.pid], signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        guard.send(NO_TOKEN, [self.pid], signal.SIGCONT)
+
     def shut(self) -> None:
         """Tell it to end."""
         self._channel.close()
@@ -112,7 +122,7 @@ class Driven:
     def kill(self) -> None:
         """End it and all processes of its session at once."""
         self.shut()
-        guard.end("no token, the session alone", [self.pid], grace=0.0)
+        guard.end(NO_TOKEN, [self.pid], grace=0.0)
         self._family.reap(time.monotonic() + 1.0)
 
 

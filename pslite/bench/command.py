@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pslite.bench import report
 from pslite.bench.errors import BenchError
@@ -16,6 +17,9 @@ from pslite.bench.results import Results
 from pslite.bench.targets import verdicts
 from pslite.config import JobConfig
 from pslite.prepare import preparation
+
+if TYPE_CHECKING:
+    from pslite.bench.run import Sizes
 
 BEGIN, END = "<!-- figures of pslite bench: begin -->", "<!-- figures of pslite bench: end -->"
 
@@ -48,6 +52,8 @@ def run_command(request: Request) -> None:
         return
     for path in (request.json, request.png, request.markdown):
         _refuse_unwritable(path)
+    if request.markdown is not None:
+        _page(request.markdown)
     results = _measured(request) if request.earlier is None else _read(request.earlier)
     judged = verdicts(results)
     print(report.text(results, judged), end="")
@@ -63,16 +69,17 @@ def run_command(request: Request) -> None:
 
 def _measured(request: Request) -> Results:
     from pslite.bench.progress import Progress
-    from pslite.bench.run import Options, refuse_unknown, run
+    from pslite.bench.run import LEVELS, Options, refuse_unknown, run
     from pslite.bench.workloads import WORKLOADS
 
     refuse_unknown("--only", request.only, [workload.name for workload in WORKLOADS])
     sizes = _sizes(request)
+    highest = LEVELS.index(_level(request))
     chosen = [
         workload
         for workload in WORKLOADS
         if workload.name in request.only
-        or (not request.only and (workload.name != "growth" or request.is_large))
+        or (not request.only and LEVELS.index(workload.level) <= highest)
     ]
     folder = request.peers or default_folder()
     if folder is None:
@@ -82,7 +89,13 @@ def _measured(request: Request) -> Results:
     return run(options, Progress(sys.stderr), chosen)
 
 
-def _sizes(request: Request):  # type: ignore[no-untyped-def]
+def _level(request: Request) -> str:
+    if request.is_large:
+        return "large"
+    return "quick" if request.is_quick else "full"
+
+
+def _sizes(request: Request) -> Sizes:
     from pslite.bench.run import FULL, LARGE_ENTRIES, LARGE_ROWS, QUICK
 
     sizes = QUICK if request.is_quick else FULL
@@ -105,8 +118,8 @@ def _listing(request: Request) -> str:
     from pslite.bench.workloads import WORKLOADS
 
     folder = request.peers or default_folder()
-    lines = ["workloads:"]
-    lines += [f"  {workload.name:12}{workload.what}" for workload in WORKLOADS]
+    lines = ["workloads, and the smallest run that has them:"]
+    lines += [f"  {one.name:12}{one.level:7}{one.what}" for one in WORKLOADS]
     lines += [f"peers in {folder}:" if folder else "peers: none; --peers FOLDER names some"]
     lines += [f"  {file.name:18}{file.label}" for file in peer_files(folder)]
     return "\n".join(lines) + "\n"
@@ -129,10 +142,15 @@ def _refuse_unwritable(path: Path | None) -> None:
 
 
 def put_between_marks(path: Path, text: str) -> None:
-    """Replace what stands between the marks of a page; a file without marks is `text` alone."""
-    page = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
-    if BEGIN not in page or END not in page:
-        raise BenchError(f"--markdown {path} has no line {BEGIN!r} with {END!r} after it")
-    before, _, rest = page.partition(BEGIN)
+    """Replace what stands between the marks of a page, which is made if it is not there."""
+    before, _, rest = _page(path).partition(BEGIN)
     _, _, after = rest.partition(END)
     path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def _page(path: Path) -> str:
+    """The text of a page that has the marks."""
+    page = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
+    if not 0 <= page.find(BEGIN) < page.find(END):
+        raise BenchError(f"--markdown {path} has no line {BEGIN!r} with {END!r} after it")
+    return page

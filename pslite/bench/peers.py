@@ -2,12 +2,15 @@
 
 A peer of the folder is a Python file that imports nothing of pslite: a text `label` and a class
 `Peer` (`start`, `prepare(rows, dim, optimizer)`, `keys(positions)`, `pull`, `push`, `push_pull`,
-`close`). Files that have no table, such as `bare_zmq`, are used by name.
+`close`). `spins = True` says that it uses the processor when idle: it is then stopped while others
+are measured. `bare_zmq`, which has no table, is used by its name.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +30,12 @@ class PeerFile:
     """One file of the folder.
 
     Attributes:
-        has_server: whether its rows are in another process than its worker.
+        spins: whether it uses the processor when idle.
     """
 
     path: Path
     label: str
-    has_server: bool
+    spins: bool
 
     @property
     def name(self) -> str:
@@ -62,7 +65,7 @@ def peer_files(folder: Path | None) -> list[PeerFile]:
         except (OSError, SyntaxError) as error:
             raise BenchError(f"peer {path}: {error}") from None
         label = str(constants.get("label", path.stem))
-        found.append(PeerFile(path, label, bool(constants.get("has_server", True))))
+        found.append(PeerFile(path, label, bool(constants.get("spins", False))))
     return found
 
 
@@ -80,36 +83,53 @@ def _constants(path: Path) -> dict[str, Any]:
 class TablePeer:
     """One that has a table and is timed on `TableCase`s: by one process, or by several at once."""
 
-    def __init__(self, label: str, members: list[Driven]) -> None:
-        self.label, self.members = label, members
+    def __init__(self, label: str, members: list[Driven], *, spins: bool = False) -> None:
+        self.label, self.members, self._spins = label, members, spins
         self._calls: dict[TableCase, int] = {}
+        self._pause()
 
     def calibrate(self, case: TableCase, seconds: float) -> None:
         """Learn how many calls fill `seconds`; also warms up."""
-        self._calls[case] = min(
-            int(member.ask("calibrate", case=case.to_dict(), seconds=seconds))
-            for member in self.members
-        )
+        with self._awake():
+            self._calls[case] = min(
+                int(member.ask("calibrate", case=case.to_dict(), seconds=seconds))
+                for member in self.members
+            )
 
     def seconds(self, case: TableCase, seed: int) -> list[float]:
         """Seconds of each call of one block, of a peer of one process."""
         (member,) = self.members
-        block = member.ask("block", case=case.to_dict(), seed=seed, calls=self._calls[case])
+        with self._awake():
+            block = member.ask("block", case=case.to_dict(), seed=seed, calls=self._calls[case])
         taken: list[float] = block["seconds"]
         return taken
 
     def rate(self, case: TableCase, seed: int) -> float:
         """Keys a second of one block, all members together."""
         calls = self._calls[case]
-        for place, member in enumerate(self.members):
-            seeds = seed + 1000 * place
-            member.send("block", case=case.to_dict(), seed=seeds, calls=calls)
-        blocks = [member.answer() for member in self.members]
+        with self._awake():
+            for place, member in enumerate(self.members):
+                seeds = seed + 1000 * place
+                member.send("block", case=case.to_dict(), seed=seeds, calls=calls)
+            blocks = [member.answer() for member in self.members]
         starts = [block["ended"] - sum(block["seconds"]) for block in blocks]
         whole = max(block["ended"] for block in blocks) - min(starts)
         return float(len(blocks) * calls * case.count / whole)
 
+    @contextlib.contextmanager
+    def _awake(self) -> Iterator[None]:
+        if self._spins:
+            self.members[0].resume()
+        yield
+        self._pause()
+
+    def _pause(self) -> None:
+        if self._spins:
+            self.members[0].pause()
+
     def close(self) -> None:
+        if self._spins:
+            self.members[0].resume()
         for member in self.members:
             member.shut()
         for member in self.members:
@@ -120,9 +140,21 @@ class TablePeer:
             member.kill()
 
 
-def start_table_peer(children: Children, peer: PeerFile) -> TablePeer:
-    """Start a peer of the folder; raises PeerError."""
-    return TablePeer(peer.label, [start(children, peer.label, str(peer.path))])
+def begin(children: Children, peer: PeerFile) -> Driven:
+    """Begin to start a peer of the folder, so that several may load their libraries at once."""
+    begun = children.start(peer.label, str(peer.path))
+    begun.send("start")
+    return begun
+
+
+def begun_peer(peer: PeerFile, begun: Driven) -> TablePeer:
+    """The peer, once it is there; raises PeerError."""
+    try:
+        begun.answer(START_TIMEOUT)
+    except BaseException:
+        begun.kill()
+        raise
+    return TablePeer(peer.label, [begun], spins=peer.spins)
 
 
 def start_own(children: Children, label: str, transport: str, size: int = 1) -> TablePeer:

@@ -41,7 +41,8 @@ def tables(results: Results, judged: Sequence[Verdict]) -> list[Table]:
     found = [
         targets_table(judged),
         *_throughput(results),
-        _grid(results, "latency", "One key there and back, µs", lambda m: _case_of(m)),
+        _grid(results, "latency", "One key there and back", _case_of),
+        _grid(results, "repeats", "The same keys in each call, M keys/s", _case_of),
         _grid(results, "dense", "Whole arrays, GB/s", _case_of),
         _grid(results, "scale", "Two servers and two workers, M keys/s in total", _case_of),
         _efficiency(results),
@@ -103,18 +104,22 @@ def _grid(results: Results, workload: str, title: str, row_of: Any) -> Table:
 
 
 def _grid_of(chosen: list[Measurement], title: str, row_of: Any) -> Table:
-    """A row for each case, a column for each peer: the median and min to max."""
+    """A row for each case, a column for each peer: the median and min to max.
+
+    Rates are without their unit, which the title has.
+    """
     peers = list(dict.fromkeys(found.peer for found in chosen))
     cells: dict[str, dict[str, str]] = {}
     for found in chosen:
-        cells.setdefault(row_of(found), {})[found.peer] = spread(found)
+        cells.setdefault(row_of(found), {})[found.peer] = spread(found, bare=found.is_rate)
     rows = [[case, *[of.get(peer, "-") for peer in peers]] for case, of in cells.items()]
     return Table(title, ["median (min to max)", *peers], rows)
 
 
 def _case_of(found: Measurement) -> str:
-    case = where_of(found)
-    return f"{NAMES.get(found.what, found.what)}, {case}" if case else found.what
+    op, _, rest = found.what.partition(" p99")
+    what = NAMES.get(op, op) + (", 99th percentile" if found.what != op else rest)
+    return ", ".join(filter(None, [what, where_of(found)]))
 
 
 def _list(results: Results, workload: str, title: str) -> Table:
@@ -161,8 +166,8 @@ def failures_table(results: Results) -> Table:
     return Table("Not measured", ["workload", "who", "why"], rows)
 
 
-def spread(found: Measurement) -> str:
-    """Median (min to max), in the unit of tables.
+def spread(found: Measurement, *, bare: bool = False) -> str:
+    """Median (min to max), in the unit of tables, which `bare` leaves out.
 
     >>> spread(Measurement(workload="", what="", peer="", unit="s", case={}, values=(1, 2, 3)))
     '2 s (1 to 3)'
@@ -171,7 +176,7 @@ def spread(found: Measurement) -> str:
     low, middle, high = (
         f"{value * scale:.{digits}f}" for value in (found.low, found.median, found.high)
     )
-    shown = f"{middle} {unit}".strip()
+    shown = middle if bare else f"{middle} {unit}".strip()
     return f"{shown} ({low} to {high})"
 
 

@@ -58,6 +58,7 @@ QUICK = Sizes(
     dense=(4 << 20, 16 << 20),
     entries=(1_000_000,),
 )
+LEVELS = ("quick", "full", "large")
 LARGE_ENTRIES = 50_000_000
 LARGE_ROWS = (50_000_000, 100_000_000)
 
@@ -86,12 +87,14 @@ class Workload:
 
     Attributes:
         what: one line for `--list`.
+        level: the smallest run that has it, one of LEVELS.
         shares_peers: whether it works with the peers that the one before has started.
     """
 
     name: str
     what: str
     run: Callable[[Bench], None]
+    level: str = "quick"
     shares_peers: bool = False
 
 
@@ -148,8 +151,13 @@ class Bench:
     def table_peers(self) -> list[TablePeer]:
         """pslite and all peers with a table; kept for later workloads."""
         found = self.own_peers()
-        for file in self.table_files:
-            self._keep(file.label, partial(peers.start_table_peer, self.children, file))
+        begun = {
+            file: peers.begin(self.children, file)
+            for file in self.table_files
+            if not self._is_known(file.label)
+        }
+        for file, driven in begun.items():
+            self._keep(file.label, partial(peers.begun_peer, file, driven))
         labels = [file.label for file in self.table_files]
         return found + [self._tables[label] for label in labels if label in self._tables]
 
@@ -168,13 +176,16 @@ class Bench:
             self._tables.popitem()[1].close()
 
     def _keep(self, label: str, start: Callable[[], TablePeer]) -> None:
-        if label not in self._tables and label not in self._refused:
+        if not self._is_known(label):
             self.progress.show(f"starting {label}")
             peer = self._attempt(label, start)
             if peer is None:
                 self._refused.add(label)
             else:
                 self._tables[label] = peer
+
+    def _is_known(self, label: str) -> bool:
+        return label in self._tables or label in self._refused
 
     def _attempt(self, label: str, start: Callable[[], P]) -> P | None:
         try:
@@ -250,9 +261,9 @@ def run(options: Options, progress: Progress, workloads: Sequence[Workload]) -> 
                     if not workload.shares_peers:
                         bench.close_peers()
                     workload.run(bench)
+                bench.close_peers()
             finally:
                 progress.close()
-                bench.close_peers()
     return bench.results
 
 

@@ -57,10 +57,17 @@ class Starts:
         return _run(self._bare)
 
     def server(self) -> float:
-        """From starting a server's process to the moment when it serves.
+        """From starting a server's process to the moment when the cluster is together.
 
-        Scheduler and worker are there already, so the cluster is together when the server is.
+        Scheduler and worker are there already.
         """
+        return self._served()[0]
+
+    def first_answer(self) -> float:
+        """From starting a server's process to its first answer about a table."""
+        return self._served()[1]
+
+    def _served(self) -> tuple[float, float]:
         peer = own.Peer()
         address = peer.start_scheduler()
         worker = threading.Thread(target=peer.connect, args=(address,), daemon=True)
@@ -68,11 +75,13 @@ class Starts:
         begun = time.perf_counter()
         peer.start_node(Role.SERVER, address, 0)
         worker.join(LIMIT)
-        seconds = time.perf_counter() - begun
+        together = time.perf_counter() - begun
         if worker.is_alive():
             raise TimeoutError(f"no server within {LIMIT:g} s")
+        peer.prepare(1, 8, "adagrad")
+        answered = time.perf_counter() - begun
         peer.close()
-        return seconds
+        return together, answered
 
     def close(self) -> None:
         self._folder.cleanup()

@@ -109,6 +109,8 @@ def where_of(found: Measurement) -> str:
         parts.append(f"dim {case['dim']}")
     if "count" in case:
         parts.append(f"K = {thousands(case['count'])}")
+    if case.get("is_repeated"):
+        parts.append("the same keys")
     return ", ".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pslite.bench import own, parts
@@ -35,6 +36,15 @@ def tables(bench: Bench) -> None:
                         op=op, count=count, dim=dim, optimizer=optimizer, rows=sizes.rows
                     )
                     bench.rates(op, case, bench.table_peers())
+
+
+def repeats(bench: Bench) -> None:
+    """The same keys again and again, as in evaluation or with few users a batch; pslite alone."""
+    for op in OPS:
+        for count in (1_000, 100_000):
+            case = TableCase(op=op, count=count, dim=16, optimizer="adagrad", rows=bench.sizes.rows)
+            for is_repeated in (False, True):
+                bench.rates(op, replace(case, is_repeated=is_repeated), bench.own_peers())
 
 
 def latency(bench: Bench) -> None:
@@ -237,6 +247,7 @@ def start(bench: Bench) -> None:
         "importing": "import pslite",
         "help": "pslite --help",
         "server": "server ready",
+        "first_answer": "server's first answer",
         "bare": "import numba, call a cached kernel",
     }
     found = bench.rounds({what: _asked(peer, name) for name, what in names.items()})
@@ -300,14 +311,25 @@ def _close(*peers: Driven | TablePeer | None) -> None:
 
 
 WORKLOADS = [
-    Workload("tables", "pull, push, push + pull of many keys, against all peers", tables, True),
-    Workload("latency", "one key there and back, against a bare pyzmq round trip", latency, True),
+    Workload(
+        "tables",
+        "pull, push, push + pull of many keys, against all peers",
+        tables,
+        shares_peers=True,
+    ),
+    Workload(
+        "latency",
+        "one key there and back, against a bare pyzmq round trip",
+        latency,
+        shares_peers=True,
+    ),
+    Workload("repeats", "the same keys in each call, against new ones", repeats, "full"),
     Workload("dense", "arrays of some MB, against bare pyzmq", dense),
-    Workload("scale", "2 servers + 2 workers against 1 + 1", scale),
+    Workload("scale", "2 servers + 2 workers against 1 + 1", scale, "full"),
     Workload("efficiency", "the parts of a large request over the whole of it", efficiency),
     Workload("stages", "where the time of a request goes", stages),
     Workload("lookups", "the index by itself", lookups),
     Workload("optimisers", "optimiser kernels against NumPy", optimisers),
     Workload("start", "imports, --help, a server", start),
-    Workload("growth", "tables of 50 and 100 million rows (--large)", growth),
+    Workload("growth", "tables of 50 and 100 million rows ", growth, "large"),
 ]
