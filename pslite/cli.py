@@ -231,7 +231,6 @@ def config(ini: Path, overrides: tuple[str, ...], verbose: int) -> None:
     help="Measure nothing; report from a file that --json wrote.",
 )
 @click.option("--list", "is_list", is_flag=True, help="Show workloads and peers, and end.")
-@VERBOSE
 def bench(
     quick: bool,
     large: bool,
@@ -244,7 +243,6 @@ def bench(
     markdown: Path | None,
     earlier: Path | None,
     is_list: bool,
-    verbose: int,
 ) -> None:
     """Measure pslite beside its peers on this machine, against its targets.
 
@@ -261,7 +259,7 @@ def bench(
     """
     from pslite.bench.command import Request, run_command
 
-    with clear_errors(verbose):
+    with clear_errors():
         run_command(
             Request(
                 is_quick=quick,

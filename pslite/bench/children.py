@@ -133,7 +133,7 @@ class Children:
         ours = str(Path(pslite.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [ours, env.get("PYTHONPATH", "")]))
         self._family = Family(lambda child, block: None, {**env, "PYTHONPATH": path})
-        self._count = 0
+        self._started: list[Driven] = []
 
     def start(self, label: str, spec: str, **options: Any) -> Driven:
         """Start a process that holds the peer of `spec`; see `pslite.bench.driver`."""
@@ -141,10 +141,11 @@ class Children:
         with theirs:
             theirs.set_inheritable(True)
             command = [sys.executable, "-m", "pslite.bench.driver", str(theirs.fileno())]
-            self._count += 1
-            name = NodeName(label, self._count)
+            name = NodeName(label, len(self._started))
             child = self._family.start(name, [*command, spec, json.dumps(options)])
-        return Driven(label, self._family, child, mine)
+        driven = Driven(label, self._family, child, mine)
+        self._started.append(driven)
+        return driven
 
     def __enter__(self) -> Self:
         self._family.__enter__()
@@ -156,4 +157,6 @@ class Children:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for driven in self._started:
+            driven.shut()
         self._family.__exit__(kind, error, trace)

@@ -331,5 +331,5 @@ WORKLOADS = [
     Workload("lookups", "the index by itself", lookups),
     Workload("optimisers", "optimiser kernels against NumPy", optimisers),
     Workload("start", "imports, --help, a server", start),
-    Workload("growth", "tables of 50 and 100 million rows ", growth, "large"),
+    Workload("growth", "tables of 50 and 100 million rows", growth, "large"),
 ]
