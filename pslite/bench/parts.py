@@ -5,7 +5,9 @@ Classes for `pslite.bench.driver`, each with its arrays; nothing here sends anyt
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from kv.kernels.updates import update_of
 from kv.optimizers import Optimizer, by_name
 from kv.spec import TableSpec
 from kv.store import arena
-from kv.store.index import Index
 from kv.store.sparse import SparseStore, stride_of
 from pslite.bench.cases import keys_at
 from pslite.bench.formulas import FORMULAS
@@ -42,12 +43,12 @@ class StoreParts:
         self.store = SparseStore(spec)
         for start in range(0, rows, ROWS):
             self.store.create(keys_at(np.arange(start, min(start + ROWS, rows))))
-        self._update = update_of(spec.optimizer)
+        self._update = bound_update(spec.optimizer)
 
     def keys(self, positions: NDArray[np.int64]) -> tuple[Any, Any, Any]:
         """Keys, their rows, and memory for their values."""
         keys = frozen(keys_at(positions))
-        rows, _ = self.store.index.find(keys)
+        rows = self.store.index.find(keys)[0]
         return keys, rows, np.empty((keys.size, self.store.dim), np.float32)
 
     def lookup(self, request: tuple[Any, Any, Any]) -> None:
@@ -63,19 +64,18 @@ class StoreParts:
 class Lookups:
     """An index of many entries, and as many rows of 64 bytes read at random: the yardstick."""
 
+    _store: Any
+    _data: Any
+
     def start(self) -> None:
         pass
 
     def prepare(self, entries: int) -> None:
-        """Make room for the one before, then build index and rows."""
-        self._index, self._data = Index(), np.empty((0, YARDSTICK), np.float32)
-        self._index = Index(entries)
+        """Let go of the ones before, then build a store of the narrowest rows, and wide rows."""
+        self._store = self._data = None
+        self._store = SparseStore(TableSpec(name="index", dim=1).resolved("async", 1))
         for start in range(0, entries, FILL):
-            fresh = np.arange(start, min(start + FILL, entries))
-            keys = frozen(keys_at(fresh))
-            rows, _ = self._index.find(keys)
-            self._index.make_room(keys.size)
-            self._index.add(keys, rows, fresh)
+            self._store.create(keys_at(np.arange(start, min(start + FILL, entries))))
         self._data = arena.reserve((entries, YARDSTICK), np.float32)
         self._data[:] = 0.01
         rng = np.random.default_rng(1)
@@ -85,7 +85,7 @@ class Lookups:
         self._keys = frozen(shuffled)
 
     def lookup(self) -> None:
-        self._index.find(self._keys)
+        self._store.index.find(self._keys)
 
     def yardstick(self) -> None:
         self._data[self._rows]
@@ -102,7 +102,7 @@ class Optimisers:
         self.rows = rng.permutation(RESIDENT)[:ROWS]
         self.grads = frozen(rng.standard_normal((ROWS, dim), np.float32))
         optimizer = by_name(name)
-        self._dim, self._update = dim, update_of(optimizer)
+        self._dim, self._update = dim, bound_update(optimizer)
         self._data = _filled(stride_of(dim + optimizer.state_floats(dim)))
         self._weights = _filled(dim)
         self._state = [_filled(dim) for _ in range(FORMULAS[name].arrays)]
@@ -114,6 +114,14 @@ class Optimisers:
 
     def numpy(self) -> None:
         self._formula(self._weights, self._state, self._steps, self.rows, self.grads)
+
+
+def bound_update(optimizer: Optimizer) -> Callable[..., None]:
+    """A step (data, dim, rows, grads); where steps know a clock, at the first one."""
+    update: Callable[..., None] = update_of(optimizer)
+    if "clock" in inspect.signature(update).parameters:
+        return partial(update, clock=0)
+    return update
 
 
 def compared_optimisers() -> list[str]:

@@ -9,6 +9,7 @@ from pslite.bench.results import Measurement, Results
 from pslite.bench.targets import NAMES, Verdict, thousands, where_of
 
 Row = Sequence[str]
+OVERLAP = "Where both sides work at once, what is left between the processes can be below zero."
 
 
 class Table:
@@ -157,7 +158,7 @@ def _stages(results: Results) -> list[Table]:
             if stage in stages
         ]
         header = ["µs a request", *[f"K = {thousands(count)}" for count in counts]]
-        found.append(Table(f"Where the time of a {op} goes (dim 16)", header, rows))
+        found.append(Table(f"Where the time of a {op} goes (dim 16)", header, rows, OVERLAP))
     return found
 
 

@@ -51,7 +51,8 @@ class Measurement:
 
     def fits(self, wanted: Mapping[str, Any]) -> bool:
         """Whether fields or parts of the case are as `wanted` says."""
-        own = {"workload": self.workload, "what": self.what, "peer": self.peer, **self.case}
+        own = {"workload": self.workload, "what": self.what, "peer": self.peer, "unit": self.unit}
+        own |= self.case
         return all(own.get(name) == value for name, value in wanted.items())
 
 

@@ -1,8 +1,8 @@
 """How long the stages of a request take in a process, seen by wrapping the functions that do them.
 
 Nothing is paid where no trace is on: the code of pslite does not know of it. A stage's time is its
-function's without that of other stages called within. A function that is not there any more is
-reported, not missed in silence.
+function's without that of other stages called within. A stage none of whose functions is there any
+more is reported, not missed in silence.
 
 `pslite.bench.trace:start` as `[server] app` traces a server; its spans are written to a file in the
 folder that the environment names when the server ends.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import inspect
 import json
 import os
 import threading
@@ -26,28 +27,41 @@ FOLDER = "PSLITE_BENCH_TRACE"
 Span = tuple[str, float, float]
 """Stage, when it began (on the clock that all processes share), its own seconds."""
 
-# stage -> functions, each where its callers look it up; with (), what the function returns
+# stage -> functions, each where its callers look it up; with (), the function that it returns. A
+# stage has several where a request may take several ways.
 WORKER = {
-    "merge keys": ["kv.remote_worker:keys_of", "kv.remote_worker:merged_write"],
+    "merge keys": [
+        "kv.remote_worker:keys_of",
+        "kv.remote_worker:merged_write",
+        "kv.tables:prepare",
+    ],
     "split by server": ["kv.remote_worker:RemoteWorker._cut"],
     "encode and send": ["van.courier:ZmqVan.send"],
-    "receive and decode": ["van.zmq_sockets:ZmqSockets._receive_one"],
-    "put in the caller's order": ["kv.remote_worker:answer_of"],
-    "await the answer": ["van.zmq_sockets:ZmqSockets.poll"],
+    "receive and decode": [
+        "van.zmq_sockets:ZmqSockets._receive_one",
+        "van.local_lane:LocalLane.next_message",
+    ],
+    "put in the caller's order": [
+        "kv.remote_worker:answer_of",
+        "kv.pulling:Pull.put",
+        "kv.pulling:Pull.results",
+    ],
+    "await the answer": ["van.zmq_sockets:ZmqSockets.poll", "van.endpoints:Endpoints.poll"],
     "rest": [
         "kv.remote_worker:RemoteWorker.pull_many",
+        "kv.remote_worker:RemoteWorker.pull_wanted",
         "kv.remote_worker:RemoteWorker.push_many",
         "kv.remote_worker:RemoteWorker.wait",
     ],
 }
 SERVER = {
-    "receive and decode": ["van.zmq_sockets:ZmqSockets._receive_one"],
+    "receive and decode": WORKER["receive and decode"],
     "look up": ["kv.store.index:Index.find"],
     "read rows": ["kv.kernels.rows:gather"],
-    "update rows": ["kv.store.sparse:update_of()"],
+    "update rows": ["kv.store.sparse:update_of()", "kv.kernels.updates:Step.apply"],
     "rest of the store": ["kv.store.sparse:SparseStore.pull", "kv.store.sparse:SparseStore.push"],
-    "check and dispatch": ["kv.table_server:TableServer._receive"],
-    "encode and send": ["van.courier:ZmqVan.send"],
+    "check": ["kv.engine:Engine.pull", "kv.engine:Engine.push_many"],
+    "encode and send": WORKER["encode and send"],
 }
 
 
@@ -62,13 +76,19 @@ class Trace:
     def install(self, stages: dict[str, list[str]]) -> None:
         """Wrap the functions of all stages."""
         for stage, references in stages.items():
-            for reference in references:
-                try:
-                    self._wrap(stage, reference)
-                except (ImportError, AttributeError):
-                    self.missing.append(f"{stage}: {reference}")
+            found = [self._wrap(stage, reference) for reference in references]
+            if not any(found):
+                self.missing.append(f"{stage}: {', '.join(references)}")
 
-    def _wrap(self, stage: str, reference: str) -> None:
+    def _wrap(self, stage: str, reference: str) -> bool:
+        """Whether there is such a function."""
+        try:
+            self._replace(stage, reference)
+        except (ImportError, AttributeError):
+            return False
+        return True
+
+    def _replace(self, stage: str, reference: str) -> None:
         module, _, path = reference.partition(":")
         owner: Any = importlib.import_module(module)
         *parents, name = path.split(".")
@@ -77,9 +97,12 @@ class Trace:
         makes_it, name = name.endswith("()"), name.removesuffix("()")
         function = getattr(owner, name)
         if makes_it:
-            setattr(owner, name, lambda *args: self.timed(stage, function(*args)))
+            setattr(owner, name, lambda *args: self._timed_function(stage, function(*args)))
         else:
             setattr(owner, name, self.timed(stage, function))
+
+    def _timed_function(self, stage: str, made: Any) -> Any:
+        return self.timed(stage, made) if inspect.isfunction(made) else made
 
     def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, each call noted as a span of `stage`."""

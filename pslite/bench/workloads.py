@@ -274,7 +274,7 @@ def growth(bench: Bench) -> None:
         if peer is None:
             return
         bench.progress.show(f"{rows // 10**6} M rows fill")
-        begun = {"rows": rows, "dim": dim}
+        begun = {"rows": rows, "beside": rows, "dim": dim}
         pushes = peer.ask("grow", 4 * SECONDS_PER_CALL, rows=rows, dim=dim, optimizer="adagrad")
         bench.results.add(bench.workload, "worst push", label, "s", begun, [max(pushes)])
         bench.results.add(bench.workload, "fill", label, "s", begun, [sum(pushes)])

@@ -203,12 +203,12 @@ def test_a_stage_does_not_count_the_stages_within_it() -> None:
     assert 0 <= seconds["outer"] < seconds["inner"]
 
 
-def test_a_function_that_is_gone_is_reported() -> None:
+def test_a_stage_whose_functions_are_gone_is_reported() -> None:
     traced = trace.Trace()
 
     traced.install({"stage": ["os.path:no_such_function", "no_such_module:f"]})
 
-    assert traced.missing == ["stage: os.path:no_such_function", "stage: no_such_module:f"]
+    assert traced.missing == ["stage: os.path:no_such_function, no_such_module:f"]
 
 
 # -- real processes -----------------------------------------------------------------------------
