@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -54,6 +55,8 @@ def run_command(request: Request) -> None:
         _refuse_unwritable(path)
     if request.markdown is not None:
         _page(request.markdown)
+    if request.png is not None and importlib.util.find_spec("matplotlib") is None:
+        raise BenchError("--png needs Matplotlib: pip install matplotlib")
     results = _measured(request) if request.earlier is None else _read(request.earlier)
     judged = verdicts(results)
     print(report.text(results, judged), end="")

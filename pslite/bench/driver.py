@@ -37,6 +37,7 @@ class Driver:
     def __init__(self, peer: Any) -> None:
         self.peer = peer
         self._prepared: tuple[int, int, str] | None = None
+        self._armed: list[Callable[[], Any]] = []
 
     def answer(self, request: dict[str, Any]) -> Any:
         name = request.pop("do")
@@ -44,28 +45,31 @@ class Driver:
             raise AttributeError(f"no request {name}")
         return getattr(self if hasattr(self, name) else self.peer, name)(**request)
 
-    def block(self, case: dict[str, Any], seed: int, calls: int) -> dict[str, Any]:
-        """Time `calls` calls of a case; seconds of each, and when the first began and the last
-        ended on the clock that the processes of a machine share."""
+    def arm(self, case: dict[str, Any], seed: int, calls: int) -> None:
+        """Make the lists of a block of `calls` calls, which `fire` then times."""
         self._prepare(chosen := TableCase(**case))
-        run = self._calls(chosen, seed, calls)
-        seconds = []
-        for call in run:
+        self._armed = self._calls(chosen, seed, calls)
+
+    def fire(self) -> dict[str, Any]:
+        """Seconds of each call, and when the first began and the last ended.
+
+        The times are of the clock that all processes of a machine share.
+        """
+        seconds, began = [], time.perf_counter()
+        for call in self._armed:
             start = time.perf_counter()
             call()
             seconds.append(time.perf_counter() - start)
-        return {"seconds": seconds, "ended": time.perf_counter()}
+        ended = time.perf_counter()
+        self._armed = []
+        return {"seconds": seconds, "began": began, "ended": ended}
 
     def calibrate(self, case: dict[str, Any], seconds: float) -> int:
         """How many calls of a case fill `seconds`, after some that are not timed."""
         self._prepare(chosen := TableCase(**case))
-        warm = self._calls(chosen, seed=0, calls=LEAST_CALLS)
-        taken = []
-        for call in warm:
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-        return min(MOST_CALLS, max(LEAST_CALLS, round(seconds / min(taken))))
+        self._armed = self._calls(chosen, seed=0, calls=LEAST_CALLS)
+        fastest: float = min(self.fire()["seconds"])
+        return min(MOST_CALLS, max(LEAST_CALLS, round(seconds / fastest)))
 
     def loop(self, method: str, arguments: dict[str, Any], calls: int) -> list[float]:
         """Seconds of each of `calls` calls of one method of the peer with the same arguments."""

@@ -98,23 +98,27 @@ class TablePeer:
 
     def seconds(self, case: TableCase, seed: int) -> list[float]:
         """Seconds of each call of one block, of a peer of one process."""
-        (member,) = self.members
-        with self._awake():
-            block = member.ask("block", case=case.to_dict(), seed=seed, calls=self._calls[case])
+        (block,) = self._block(case, seed)
         taken: list[float] = block["seconds"]
         return taken
 
     def rate(self, case: TableCase, seed: int) -> float:
         """Keys a second of one block, all members together."""
-        calls = self._calls[case]
+        blocks = self._block(case, seed)
+        whole = max(block["ended"] for block in blocks) - min(block["began"] for block in blocks)
+        return float(len(blocks) * self._calls[case] * case.count / whole)
+
+    def _block(self, case: TableCase, seed: int) -> list[dict[str, Any]]:
+        """One block of every member; they begin together."""
+        wanted = {"case": case.to_dict(), "calls": self._calls[case]}
         with self._awake():
             for place, member in enumerate(self.members):
-                seeds = seed + 1000 * place
-                member.send("block", case=case.to_dict(), seed=seeds, calls=calls)
-            blocks = [member.answer() for member in self.members]
-        starts = [block["ended"] - sum(block["seconds"]) for block in blocks]
-        whole = max(block["ended"] for block in blocks) - min(starts)
-        return float(len(blocks) * calls * case.count / whole)
+                member.send("arm", seed=seed + 1000 * place, **wanted)
+            for member in self.members:
+                member.answer()
+            for member in self.members:
+                member.send("fire")
+            return [member.answer() for member in self.members]
 
     @contextlib.contextmanager
     def _awake(self) -> Iterator[None]:

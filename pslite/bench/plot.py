@@ -16,12 +16,10 @@ def draw(results: Results, path: Path) -> None:
     """Write the picture of the tables to `path`, as its suffix says (`.png`, `.svg`, `.pdf`).
 
     Raises:
-        BenchError: Matplotlib is not installed, there is nothing to draw, or no such format.
+        BenchError: there is nothing to draw, or no such format.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise BenchError("a picture needs Matplotlib: pip install matplotlib") from None
+    import matplotlib
+
     matplotlib.use("Agg")  # no display
     import matplotlib.pyplot as plt
 

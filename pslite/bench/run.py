@@ -260,7 +260,10 @@ def run(options: Options, progress: Progress, workloads: Sequence[Workload]) -> 
                     progress.workload(workload.name, place, len(workloads))
                     if not workload.shares_peers:
                         bench.close_peers()
-                    workload.run(bench)
+                    try:
+                        workload.run(bench)
+                    except PeerError as error:  # of one without which it cannot go on
+                        bench.fail(error.peer, error.problem)
                 bench.close_peers()
             finally:
                 progress.close()

@@ -39,11 +39,13 @@ class TracedPeer(own.Peer):
         self._folder = Path(folder)
         self._trace = trace.Trace()
         self._trace.install(trace.WORKER)
+        self._driver = Driver(self)
 
     def traced_block(self, case: dict[str, Any], seed: int, calls: int) -> list[float]:
         """One block, spans kept; when it began and ended."""
-        block = Driver(self).block(case, seed, calls)
-        return [block["ended"] - sum(block["seconds"]), block["ended"]]
+        self._driver.arm(case, seed, calls)
+        block = self._driver.fire()
+        return [block["began"], block["ended"]]
 
     def spans(self) -> dict[str, Any]:
         """End the cluster; the spans of its nodes, and what could not be traced."""

@@ -22,6 +22,7 @@ EFFICIENT = 100_000  # keys of a call whose parts are measured alone
 SCALED = (10_000, 100_000)  # keys of a call of two workers
 LATENCY_DIM = 16
 SECONDS_PER_CALL = 300.0  # a limit for calls that build large tables
+BYTES_OF_ENTRY = 160  # of index, narrow row and wide row, reckoned generously
 ROW_OVERHEAD = 48  # bytes a row besides weights and state, reckoned generously
 
 
@@ -206,7 +207,7 @@ def lookups(bench: Bench) -> None:
         return
     for entries in bench.sizes.entries:
         bench.progress.show(f"{entries} entries")
-        if memory("MemAvailable") < 200 * entries:
+        if memory("MemAvailable") < BYTES_OF_ENTRY * entries:
             bench.fail(f"{entries} entries", "not enough memory")
             continue
         peer.ask("prepare", SECONDS_PER_CALL, entries=entries)
