@@ -114,7 +114,8 @@ def _sizes(request: Request) -> Sizes:
 def _compile_kernels(env: Mapping[str, str]) -> None:
     """As a launcher does, so that no measurement meets a kernel that is not compiled."""
     if arguments := preparation(JobConfig(), env):
-        subprocess.run([sys.executable, "-m", "pslite.prepare", *arguments], check=True)
+        command = [sys.executable, "-m", "pslite.prepare", *arguments]
+        subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def _listing(request: Request) -> str:

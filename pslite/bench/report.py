@@ -213,7 +213,7 @@ def heading(results: Results) -> str:
         f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB; "
         f"{facts['system']}; load before the run {facts['load_before']}\n"
         f"{facts['date']}, Python {facts['python']}, pslite {facts['pslite']}, {versions}\n"
-        f"{sizes['rounds']} rounds, {thousands(sizes['rows'])} rows resident; "
+        f"rounds: {sizes['rounds']}; {thousands(sizes['rows'])} rows resident; "
         f"transports: {', '.join(facts['transports'])}\n"
     )
 

@@ -51,7 +51,7 @@ class Sizes:
 FULL = Sizes()
 QUICK = Sizes(
     rounds=3,
-    seconds=0.05,
+    seconds=0.03,
     dims=(16,),
     counts=(1_000, 100_000),
     with_sgd=False,

@@ -29,7 +29,7 @@ total(np.ones(8, np.float32))
 
 
 class Starts:
-    """Each method does one start and returns its seconds."""
+    """Each method but `start` and `close` does one start; seconds until something is there."""
 
     def start(self) -> None:
         """Write the bare program to a folder, and run it once to fill Numba's cache there."""
@@ -44,30 +44,23 @@ class Starts:
         ]
         self.bare()
 
-    def importing(self) -> float:
+    def importing(self) -> list[float]:
         """A whole Python that does `import pslite`."""
         return _run([sys.executable, "-c", "import pslite"])
 
-    def help(self) -> float:
+    def help(self) -> list[float]:
         """`pslite --help`."""
         return _run([sys.executable, "-m", "pslite", "--help"])
 
-    def bare(self) -> float:
+    def bare(self) -> list[float]:
         """A Python that imports Numba and calls one kernel from its cache."""
         return _run(self._bare)
 
-    def server(self) -> float:
-        """From starting a server's process to the moment when the cluster is together.
+    def server(self) -> list[float]:
+        """A server's process, until the cluster is together; and until its first answer.
 
         Scheduler and worker are there already.
         """
-        return self._served()[0]
-
-    def first_answer(self) -> float:
-        """From starting a server's process to its first answer about a table."""
-        return self._served()[1]
-
-    def _served(self) -> tuple[float, float]:
         peer = own.Peer()
         address = peer.start_scheduler()
         worker = threading.Thread(target=peer.connect, args=(address,), daemon=True)
@@ -81,13 +74,13 @@ class Starts:
         peer.prepare(1, 8, "adagrad")
         answered = time.perf_counter() - begun
         peer.close()
-        return together, answered
+        return [together, answered]
 
     def close(self) -> None:
         self._folder.cleanup()
 
 
-def _run(command: list[str]) -> float:
+def _run(command: list[str]) -> list[float]:
     begun = time.perf_counter()
     subprocess.run(command, check=True, timeout=LIMIT, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    return [time.perf_counter() - begun]
