@@ -6,7 +6,8 @@ PsliteError
     ├── RegistrationError    the scheduler refuses a node
     ├── BarrierError         a barrier cannot be passed
     ├── RequestTimeoutError  a request has no answer in time
-    └── ClusterStoppedError  the cluster stopped while something was waited for
+    ├── ClusterStoppedError  the cluster stopped while something was waited for
+    └── ObserverError        a node does not answer somebody outside the cluster
 """
 
 from __future__ import annotations
@@ -36,3 +37,7 @@ class RequestTimeoutError(PostofficeError):
 
 class ClusterStoppedError(PostofficeError):
     """The cluster stopped while this node was waiting."""
+
+
+class ObserverError(PostofficeError):
+    """A node does not answer somebody who looks into the cluster from outside."""

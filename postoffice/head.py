@@ -9,6 +9,8 @@ office.finalize()
 
 from __future__ import annotations
 
+from typing import Any
+
 from postoffice.errors import ClusterStartError, ClusterStoppedError
 from postoffice.membership import Membership, Phase
 from postoffice.node import SCHEDULER_ID, Node, Role
@@ -35,6 +37,7 @@ class SchedulerOffice(Postoffice):
         )
         self.node_id = SCHEDULER_ID
         self._desk: SchedulerDesk | None = None
+        self.queries.offer("cluster", self._facts)
 
     def listen(self) -> str:
         """Bind, so that nodes can register; returns the real address.
@@ -55,6 +58,17 @@ class SchedulerOffice(Postoffice):
                 Membership(expected, me), self.van.now(), shape.start_timeout, shape.report_every
             )
         return self.van.address
+
+    def _facts(self) -> dict[str, Any]:
+        """What `postoffice.observer.Observer.cluster` returns."""
+        membership = self._membership
+        return {
+            "phase": membership.phase.value,
+            "epoch": membership.epoch,
+            "nodes": [membership.nodes[node].pack() for node in sorted(membership.nodes)],
+            "gone": sorted(membership.gone),
+            "missing": membership.describe_missing() if membership.phase is Phase.GATHERING else "",
+        }
 
     @property
     def _membership(self) -> Membership:

@@ -29,6 +29,7 @@ from postoffice.errors import (
     RegistrationError,
 )
 from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_name
+from postoffice.queries import Queries
 from postoffice.scheduler import Reply
 from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
@@ -36,7 +37,7 @@ from van.van import Van
 
 log = logging.getLogger(__name__)
 
-_REFUSED_PEER = 1 << 62  # van id of a peer that has none; never in a header
+_STRANGER = 1 << 62  # van id of a peer that has none; never in a header
 _FROM_ANYBODY = (Control.REGISTER, Control.NODES, Control.REFUSED)  # of nodes without an id
 _REMEMBERED_REASONS = 100
 _TOLD_PEERS = 100  # of another version, that are answered
@@ -84,6 +85,7 @@ class Postoffice:
         self.epoch = 0
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.counts: Counter[str] = Counter()
+        self.queries = Queries()
         self._bind, self._wanted_rank = bind, rank
         self._customers: dict[tuple[int, int], Customer] = {}
         self._servers_of_app: dict[int, Customer] = {}
@@ -286,6 +288,8 @@ class Postoffice:
                 self._drop("misdirected", message)
             elif meta.control in _FROM_ANYBODY:
                 self._receive_control(message)
+            elif meta.control is Control.QUERY:
+                self._send_replies([reply] if (reply := self.queries.answer(meta)) else [])
             elif not self.nodes:
                 self._keep_early(message)
             elif not self._is_known(meta):
@@ -376,10 +380,10 @@ class Postoffice:
                 self.van.connect(peer, address)
             self.van.send(message)
         elif address:  # somebody who will not get an id
-            message.meta.recipient = _REFUSED_PEER
-            self.van.connect(_REFUSED_PEER, address)
+            message.meta.recipient = _STRANGER
+            self.van.connect(_STRANGER, address)
             self.van.send(message)
-            self.van.disconnect(_REFUSED_PEER)
+            self.van.disconnect(_STRANGER)
 
     def _note_other_version(self, error: ProtocolVersionError) -> None:
         """Tell a peer of another version, once; and if it is our scheduler, give up."""

@@ -277,6 +277,84 @@ def bench(
         )
 
 
+RUN = click.option(
+    "--run",
+    "run_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The job's run folder; default: run, in the current folder.",
+)
+SCHEDULER = click.option(
+    "--scheduler", metavar="ADDRESS", help="The scheduler's address instead, such as host:9091."
+)
+TIMEOUT = click.option(
+    "--timeout", default=5.0, show_default=True, help="Seconds to wait for a node's answer."
+)
+
+
+@main.command()
+@RUN
+@SCHEDULER
+@TIMEOUT
+@VERBOSE
+def status(run_dir: Path | None, scheduler: str | None, timeout: float, verbose: int) -> None:
+    """Show the nodes of a running job.
+
+    \b
+    Examples:
+      pslite status
+      pslite status --scheduler 127.0.0.1:9091
+    """
+    from pslite import looking
+
+    with clear_errors(verbose):
+        address = looking.scheduler_of(run_dir, scheduler)
+        with looking.observing(address, timeout) as observer:
+            click.echo(looking.status(observer))
+
+
+@main.group()
+def table() -> None:
+    """Look at the tables of a running job."""
+
+
+@table.command()
+@RUN
+@SCHEDULER
+@TIMEOUT
+@VERBOSE
+@click.option("--json", "as_json", is_flag=True, help="Print each server's report as JSON.")
+@click.argument("name", required=False)
+def stats(
+    run_dir: Path | None,
+    scheduler: str | None,
+    timeout: float,
+    verbose: int,
+    as_json: bool,
+    name: str | None,
+) -> None:
+    """Show rows, memory and use of the tables, or of the table NAME.
+
+    Rows, bytes and load of the index; keys admitted, denied, evicted and expired by the table's
+    policies; how often a key was found in memory and not on disk; the most used keys.
+
+    \b
+    Examples:
+      pslite table stats
+      pslite table stats user --run run/night
+    """
+    import json
+
+    from pslite import looking
+
+    with clear_errors(verbose):
+        address = looking.scheduler_of(run_dir, scheduler)
+        with looking.observing(address, timeout) as observer:
+            reports = looking.table_reports(observer)
+        text = looking.table_stats(reports, name)  # also finds that there is no such table
+        chosen = reports if name is None else {name: reports[name]}
+        click.echo(json.dumps(chosen, indent=2) if as_json else text)
+
+
 def leave(code: int) -> None:
     """Leave with `code`, quietly even if nobody reads our output any more."""
     try:

@@ -36,6 +36,8 @@ class Control(IntEnum):
     STOP = 8  # the cluster ends
     HEARTBEAT = 9
     MAP = 10  # a newer slot map
+    QUERY = 11  # somebody outside the cluster asks what a node knows
+    REPORT = 12  # the answer
 
 
 class Flag(IntFlag):

@@ -1,0 +1,106 @@
+"""Looks into a running cluster from outside, without being one of its nodes.
+
+    with Observer(van, "tcp://127.0.0.1:4000") as observer:
+        for node in observer.nodes():
+            print(node, observer.ask(node, "tables"))
+
+The cluster does not notice: no rank is taken, nobody waits for an observer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from types import TracebackType
+from typing import Any, Self
+
+from postoffice.errors import ObserverError
+from postoffice.node import SCHEDULER_ID, Node, Role
+from van.message import Control, Message, Meta
+from van.van import Van
+
+
+class Observer:
+    """Asks nodes about topics.
+
+    Args:
+        van: moves the questions; bound here, closed by `close`.
+        scheduler: its address.
+        bind: address to get answers at.
+        timeout: seconds to wait for one answer.
+    """
+
+    def __init__(
+        self, van: Van, scheduler: str, *, bind: str = "tcp://127.0.0.1:0", timeout: float = 5.0
+    ) -> None:
+        self._van, self._timeout = van, timeout
+        self._scheduler = Node(Role.SCHEDULER, 0, scheduler, 0)
+        self._reports: dict[int, dict[str, Any]] = {}
+        self._asked: set[int] = set()
+        van.receiver = self._receive
+        van.bind(bind)
+
+    def nodes(self) -> list[Node]:
+        """The cluster's node table, by id; only the scheduler before all have come.
+
+        Raises:
+            ObserverError: the scheduler does not answer.
+        """
+        return [Node.unpack(entry) for entry in self.cluster()["nodes"]]
+
+    def cluster(self) -> dict[str, Any]:
+        """What the scheduler says: `phase`, `epoch`, `nodes` (packed), `gone` (ids), `missing`."""
+        facts: dict[str, Any] = self.ask(self._scheduler, "cluster")
+        return facts
+
+    def ask(self, node: Node, topic: str) -> Any:
+        """What `node` reports about `topic`.
+
+        Raises:
+            ObserverError: no answer in time, or it knows nothing of that.
+        """
+        number = secrets.randbits(64)  # nobody else can answer for the node
+        self._asked.add(number)
+        meta = Meta(
+            recipient=node.id,
+            recipient_incarnation=node.incarnation,
+            reply_to=self._van.address,
+            control=Control.QUERY,
+            body={"topic": topic, "number": number},
+        )
+        self._van.connect(node.id, node.address)
+        self._van.send(Message(meta))
+        self._van.wait(lambda: number in self._reports, self._timeout)
+        self._asked.discard(number)
+        report = self._reports.pop(number, None)
+        if report is None:
+            hint = "does the job still run?" if node.id == SCHEDULER_ID else "is it stuck?"
+            raise ObserverError(f"{node} did not answer within {self._timeout:g} s; {hint}")
+        if report["error"] is not None:
+            raise ObserverError(f"{node}: {report['error']}")
+        return report["facts"]
+
+    def _receive(self, message: Message) -> None:
+        meta = message.meta
+        if meta.control is Control.REPORT and isinstance(meta.body, dict):
+            number = meta.body.get("number")
+            if (
+                type(number) is int
+                and number in self._asked
+                and meta.body.keys() >= {"facts", "error"}
+            ):
+                self._reports[number] = meta.body
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._van.close(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,140 @@
+"""What `pslite status` and `pslite table stats` show: a running job, asked from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from postoffice.node import Node, Role, node_name
+from postoffice.observer import Observer
+from pslite.columns import columns, counted, sized
+from pslite.rundir import read_cluster
+from van.courier import ZmqVan
+from van.errors import ConfigError
+
+MOST_USED = 10  # keys listed of one table
+
+Report = dict[str, Any]
+"""One table on one server, as `kv.table_server` reports it."""
+
+
+def scheduler_of(run: Path | None, scheduler: str | None) -> str:
+    """Where the job's scheduler listens: as said, or as the job's run folder says.
+
+    Raises:
+        ConfigError: no job runs there, or it has no scheduler yet.
+    """
+    if scheduler is not None:
+        return scheduler if "://" in scheduler else f"tcp://{scheduler}"
+    folder = run or Path("run")
+    state = read_cluster(folder)
+    if state.get("state") == "ended":
+        raise ConfigError(f"the job in {folder} has ended")
+    address = state.get("scheduler")
+    if not isinstance(address, str):
+        raise ConfigError(f"the job in {folder} is only starting; try again in a moment")
+    return address
+
+
+@contextmanager
+def observing(address: str, timeout: float) -> Iterator[Observer]:
+    """An observer of the cluster of the scheduler at `address`."""
+    with Observer(ZmqVan(background=False), address, timeout=timeout) as observer:
+        yield observer
+
+
+def status(observer: Observer) -> str:
+    """Who is in the cluster and how it goes."""
+    cluster = observer.cluster()
+    gone = set(cluster["gone"])
+    rows = [["node", "address", "state"]]
+    rows += [
+        [node_name(node.id), node.address, "gone" if node.id in gone else "there"]
+        for node in map(Node.unpack, cluster["nodes"])
+    ]
+    heading = f"{cluster['phase']}, epoch {cluster['epoch']}"
+    if cluster["missing"]:
+        heading += f"; waiting for {cluster['missing']}"
+    return f"{heading}\n{columns(rows, left=3)}"
+
+
+def table_reports(observer: Observer) -> dict[str, list[Report]]:
+    """The reports of all servers that have not gone, by table."""
+    gone = set(observer.cluster()["gone"])
+    found: dict[str, list[Report]] = {}
+    for node in observer.nodes():
+        if node.role is Role.SERVER and node.id not in gone:
+            for report in observer.ask(node, "tables"):
+                found.setdefault(report["name"], []).append(report)
+    return found
+
+
+def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> str:
+    """The tables of a job, all servers together, and the most used keys of each.
+
+    Raises:
+        ConfigError: there is no table `name`.
+    """
+    if name is not None and name not in reports:
+        known = ", ".join(sorted(reports)) or "none yet"
+        raise ConfigError(f"the job has no table {name!r}; its tables: {known}")
+    if not reports:
+        return "no table is defined yet"
+    chosen = {name: reports[name]} if name is not None else dict(sorted(reports.items()))
+    rows = [_HEADINGS, *(_row(table, parts) for table, parts in chosen.items())]
+    text = [columns(rows, left=4)]
+    for table, parts in chosen.items():
+        if top := most_used(parts):
+            listing = ", ".join(f"{key} ({counted(shows)})" for key, shows in top)
+            text.append(f"most used keys of {table} (pushes): {listing}")
+    return "\n".join(text)
+
+
+_HEADINGS = ["table", "kind", "mode", "dim", "clock", "rows", "in memory", "bytes", "on disk"]
+_HEADINGS += ["load", "admitted", "denied", "evicted", "expired", "hot hits"]
+
+
+def _row(table: str, parts: list[Report]) -> list[str]:
+    total = total_stats(parts)
+    first = parts[0]
+    return [
+        table,
+        first["kind"],
+        first["mode"],
+        str(first["dim"]),
+        counted(max(part["clock"] for part in parts)),
+        counted(total["rows"]),
+        counted(total["hot_rows"]),
+        sized(total["nbytes"]),
+        sized(total["disk_nbytes"]),
+        f"{total['load_factor']:.2f}",
+        counted(total["admitted"]),
+        counted(total["denied"]),
+        counted(total["evicted"]),
+        counted(total["expired"]),
+        share(total["hot_hits"], total["hot_misses"]),
+    ]
+
+
+def total_stats(parts: list[Report]) -> dict[str, float]:
+    """The figures of one table added over servers; `load_factor` is weighted by rows."""
+    stats = [part["stats"] for part in parts]
+    total = {key: sum(s[key] for s in stats) for key in stats[0] if key != "top"}
+    weights = [max(s["rows"], 1) for s in stats]
+    loads = [s["load_factor"] * weight for s, weight in zip(stats, weights, strict=True)]
+    total["load_factor"] = sum(loads) / sum(weights)
+    return total
+
+
+def most_used(parts: list[Report], count: int = MOST_USED) -> list[tuple[int, float]]:
+    """The keys with the most pushes, of all servers, most used first."""
+    pairs = [(int(key), float(shows)) for part in parts for key, shows in part["stats"]["top"]]
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:count]
+
+
+def share(hits: float, misses: float) -> str:
+    """A hit rate in percent, `-` where nothing was looked up."""
+    asked = hits + misses
+    return f"{100 * hits / asked:.1f} %" if asked else "-"

@@ -1,0 +1,93 @@
+"""`pslite status` and `pslite table stats`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pslite.cli import main
+from pslite.looking import most_used, scheduler_of, table_stats, total_stats
+from pslite.rundir import RunDirectory
+from van.errors import ConfigError
+
+
+def report(**stats: Any) -> dict[str, Any]:
+    """One server's report of a table."""
+    names = "rows hot_rows nbytes disk_nbytes load_factor admitted denied dropped_gradients"
+    names += " evicted expired spilled hot_hits hot_misses"
+    figures = dict.fromkeys(names.split(), 0)
+    return {
+        "name": "user",
+        "kind": "sparse",
+        "mode": "async",
+        "dim": 8,
+        "clock": 3,
+        "stats": {**figures, "top": [], **stats},
+    }
+
+
+def test_figures_are_added_over_servers_and_the_load_is_weighted_by_rows() -> None:
+    total = total_stats([report(rows=30, load_factor=0.6), report(rows=10, load_factor=0.2)])
+
+    assert total["rows"] == 40
+    assert total["load_factor"] == pytest.approx(0.5)
+
+
+def test_the_most_used_keys_are_those_of_all_servers() -> None:
+    parts = [report(top=[[5, 9.0], [6, 1.0]]), report(top=[[2, 9.0], [3, 4.0]])]
+
+    assert most_used(parts, 3) == [(2, 9.0), (5, 9.0), (3, 4.0)]
+
+
+def test_the_text_names_tables_rates_and_keys() -> None:
+    text = table_stats({"user": [report(rows=1_500_000, hot_hits=3, hot_misses=1, top=[[7, 2]])]})
+
+    assert "1.5 M" in text
+    assert "75.0 %" in text
+    assert "most used keys of user (pushes): 7 (2)" in text
+
+
+def test_a_table_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="no table 'usr'; its tables: user"):
+        table_stats({"user": [report()]}, "usr")
+
+
+def test_before_any_definition_it_says_so() -> None:
+    assert table_stats({}) == "no table is defined yet"
+
+
+def test_a_job_is_found_by_its_folder_or_its_scheduler(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    folder.update(state="starting")
+    with pytest.raises(ConfigError, match="only starting"):
+        scheduler_of(tmp_path, None)
+    folder.update(state="running", scheduler="tcp://127.0.0.1:4000")
+
+    assert scheduler_of(tmp_path, None) == "tcp://127.0.0.1:4000"
+    assert scheduler_of(None, "host:9091") == "tcp://host:9091"
+
+    folder.close()
+    with pytest.raises(ConfigError, match="has ended"):
+        scheduler_of(tmp_path, None)
+
+
+@pytest.mark.parametrize("command", [["status"], ["table", "stats"]])
+def test_no_job_is_one_line_and_exit_code_2(command: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [*command, "--run", str(tmp_path)])
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("pslite: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["status"], ["table", "stats"]])
+def test_a_scheduler_that_does_not_answer_is_named(command: list[str]) -> None:
+    arguments = [*command, "--scheduler", "127.0.0.1:9", "--timeout", "0.2"]
+
+    done = CliRunner().invoke(main, arguments)
+
+    assert done.exit_code == 2
+    assert "scheduler at tcp://127.0.0.1:9 did not answer within 0.2 s" in done.stderr
