@@ -90,7 +90,8 @@ class Engine:
             return number
         store = self._filled(spec) if spec.kind == "dense" else SparseStore(spec)
         number = len(self.tables)
-        self.tables.append(Table(spec, store, mode_of(spec.mode or "", spec.name, self.progress)))
+        mode = mode_of(spec.mode or "", spec.name, self.progress, spec.aggregator)
+        self.tables.append(Table(spec, store, mode))
         self.numbers[spec.name] = number
         return number
 

@@ -40,13 +40,14 @@ class Mode(ABC):
         table: its name, for errors.
         progress: how far the workers are; the engine keeps it and tells `on_step` and `on_finish`
             after it has changed.
+        aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
     """
 
     name: ClassVar[str]
     holds: ClassVar[bool]  # whether pushes may be kept: their arrays must not change then
 
-    def __init__(self, table: str, progress: Progress) -> None:
-        self.table, self.progress = table, progress
+    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
+        self.table, self.progress, self.aggregator = table, progress, aggregator
         self.clock = 0
 
     def check_push(self, rank: int, step: int) -> None:

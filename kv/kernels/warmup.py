@@ -18,7 +18,21 @@ from kv.kernels import merge, rows, slots, updates
 from kv.kernels.jit import frozen
 from kv.optimizers import Optimizer
 
-MODULES = ("hash", "merge", "rows", "slots", "jit", "sgd", "momentum", "adagrad", "adam")
+MODULES = (
+    *(
+        "hash",
+        "merge",
+        "rows",
+        "slots",
+        "jit",
+        "gradients",
+        "sgd",
+        "momentum",
+        "adagrad",
+        "rowwise",
+    ),
+    *("adam", "rmsprop", "adadelta", "ftrl"),
+)
 
 
 def warm_up(dim: int, optimizer: Optimizer) -> None:
