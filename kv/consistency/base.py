@@ -18,13 +18,19 @@ from kv.consistency.progress import Progress
 
 
 class Update(NamedTuple):
-    """One optimiser step.
+    """A push, or one optimiser step made of pushes.
 
-    keys: uint64, shape (n,), strictly increasing; grads: float32, shape (n, dim).
+    keys: uint64, shape (n,), strictly increasing; grads: float32, shape (n, dim); weight: what a
+    push counts in a weighted mean; clock: of a step, the number of steps of the table before it,
+    as schedules and roundings count them; is_rest: a further piece of a push that was cut, with
+    other keys, which counts no step of its own.
     """
 
     keys: NDArray[np.uint64]
     grads: NDArray[np.float32]
+    weight: float = 1.0
+    clock: int = 0
+    is_rest: bool = False
 
 
 class Mode(ABC):
@@ -36,13 +42,14 @@ class Mode(ABC):
         table: its name, for errors.
         progress: how far the workers are; the engine keeps it and tells `on_step` and `on_finish`
             after it has changed.
+        aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
     """
 
     name: ClassVar[str]
     holds: ClassVar[bool]  # whether pushes may be kept: their arrays must not change then
 
-    def __init__(self, table: str, progress: Progress) -> None:
-        self.table, self.progress = table, progress
+    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
+        self.table, self.progress, self.aggregator = table, progress, aggregator
         self.clock = 0
 
     def check_push(self, rank: int, step: int) -> None:

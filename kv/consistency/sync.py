@@ -1,11 +1,11 @@
-"""Mode `sync`: rounds. Step c of all workers makes round c, one update with the sum of its pushes.
+"""Mode `sync`: rounds. Step c of all workers makes round c, one update made of all its pushes.
 
 Source: Valiant, A bridging model for parallel computation, CACM 33 (1990): bulk synchronous
 parallel. A worker that has finished counts as infinitely far ahead, so that workers with unequal
 shares of the data never block each other.
 
-The sum is added in rank order, not in order of arrival: a job with fixed seeds has one result, to
-the bit, however its messages were delayed.
+Pushes are added up in rank order, not in order of arrival (`kv.consistency.rounds`): a job with
+fixed seeds has one result, to the bit, however its messages were delayed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from typing import ClassVar
 
 from kv.consistency.base import Mode, Update
 from kv.consistency.progress import Progress
+from kv.consistency.rounds import Round, aggregated
 from kv.errors import LatePushError
-from kv.kernels.sums import sum_parts
-
-Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
 
 
 class Synchronous(Mode):
@@ -27,8 +25,8 @@ class Synchronous(Mode):
     name: ClassVar[str] = "sync"
     holds: ClassVar[bool] = True
 
-    def __init__(self, table: str, progress: Progress) -> None:
-        super().__init__(table, progress)
+    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
+        super().__init__(table, progress, aggregator)
         self.clock = self._target()
         self.rounds: dict[int, Round] = {}
 
@@ -37,7 +35,7 @@ class Synchronous(Mode):
             raise LatePushError(self.table, rank, step, self.clock)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        if update.keys.size:
+        if update.keys.size or self.aggregator == "weighted_mean":  # its weight counts
             self.rounds.setdefault(step, {}).setdefault(rank, []).append(update)
         return ()
 
@@ -71,10 +69,10 @@ class Synchronous(Mode):
             target = max(target, max(self.rounds) + 1)
         closed = sorted(number for number in self.rounds if number < target)
         self.clock = max(self.clock, target)
-        return [summed(self.rounds.pop(number)) for number in closed]
+        updates = [self._aggregated(number) for number in closed]
+        return [update for update in updates if update.keys.size]
 
-
-def summed(pushes: Round) -> Update:
-    """One update: each worker's pushes in order of arrival, then the workers in rank order."""
-    per_worker = [sum_parts(pushes[rank]) for rank in sorted(pushes)]
-    return Update(*sum_parts(per_worker))
+    def _aggregated(self, number: int) -> Update:
+        pushes = self.rounds.pop(number)
+        present = [r for r, done in enumerate(self.progress.completed) if done > number]
+        return aggregated(self.aggregator, pushes, len({*present, *pushes}), number)
