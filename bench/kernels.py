@@ -130,7 +130,7 @@ def update_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> 
         update = update_of(optimizer)
         yield (
             f"{optimizer.name} step",
-            lambda u=update, d=data: u(d, dim, chosen, grads),
+            lambda u=update, d=data: u(d, dim, chosen, grads, 0),
             lambda f=in_numpy, d=data: f(d),
         )
 

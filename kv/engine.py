@@ -24,6 +24,7 @@ from kv.errors import (
     UnknownTableError,
     ValueShapeError,
 )
+from kv.settings import GREATEST
 from kv.spec import MODES, TableSpec
 from kv.store.sparse import BATCH, SparseStore
 
@@ -198,13 +199,24 @@ class Engine:
         """
         return self.push_many(rank, clock, [(table, keys, grads)])[0]
 
-    def push_many(self, rank: int, clock: int, writes: Sequence[Write]) -> list[int]:
+    def push_many(
+        self, rank: int, clock: int, writes: Sequence[Write], weight: float = 1.0
+    ) -> list[int]:
         """Several pushes, each a table's number with keys and gradients, all of them or none.
 
-        Returns the clocks of their tables. Arguments and errors as for `push`.
+        Args:
+            weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
+                0 or more; the others ignore it.
+
+        Returns the clocks of their tables. Other arguments and errors as for `push`.
+
+        Raises:
+            SettingError: `weight` is not as above.
         """
         self.progress.check_active(rank)
-        checked = [self._checked_push(rank, clock, *write) for write in writes]
+        if not 0 <= weight <= GREATEST:
+            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
+        checked = [self._checked_push(rank, clock, *write, weight) for write in writes]
         for found, update in checked:
             self._apply(found, found.mode.on_push(rank, clock, update))
         return [found.mode.clock for found, _ in checked]
@@ -244,6 +256,16 @@ class Engine:
         found = self.table(table)
         return found.store.delete(checked_keys(keys, found.spec))
 
+    def set_lr(self, table: int, lr: float) -> None:
+        """From the next update on the learning rate is `lr`, times the schedule's factor.
+
+        The definition keeps the rate that the table was made with.
+
+        Raises:
+            SettingError: `lr` is no finite number of 0 or more.
+        """
+        self.table(table).store.set_lr(lr)
+
     def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights); keys rise within a batch."""
         return self.table(table).store.items(batch)
@@ -276,7 +298,7 @@ class Engine:
                 assert not foreign, f"{found} holds keys of another server"
 
     def _checked_push(
-        self, rank: int, clock: int, table: int, keys: Keys, grads: Values
+        self, rank: int, clock: int, table: int, keys: Keys, grads: Values, weight: float
     ) -> tuple[Table, Update]:
         found = self.table(table)
         keys = checked_keys(keys, found.spec)
@@ -284,7 +306,7 @@ class Engine:
         if found.spec.missing == "error":
             _refuse_missing(found, keys)
         found.mode.check_push(rank, clock)
-        return found, Update(keys, grads)
+        return found, Update(keys, grads, weight)
 
     def _settle(self, event: Callable[[Mode], Sequence[Update]]) -> bool:
         advanced = False
@@ -296,7 +318,7 @@ class Engine:
 
     def _apply(self, found: Table, updates: Sequence[Update]) -> None:
         for update in updates:
-            found.store.push(update.keys, update.grads)
+            found.store.push(update.keys, update.grads, update.clock)
 
 
 def _blocks(found: Table) -> BlockShare:
@@ -317,7 +339,7 @@ def _known(found: Table, held: Update) -> Update:
     if found.spec.missing != "error" or not found.store.absent(held.keys).size:
         return held
     known = ~np.isin(held.keys, found.store.absent(held.keys))
-    return Update(held.keys[known], held.grads[known])
+    return held._replace(keys=held.keys[known], grads=held.grads[known])
 
 
 def _refuse_missing(found: Table, keys: Keys) -> None:

@@ -92,8 +92,19 @@ class Worker(Protocol):
         initializer: Initializer | None = None,
         missing: str = "init",
         mode: str | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> SparseTable:
-        """Define or find a table; `mode` None is the job's mode (`async` or `sync`)."""
+        """Define or find a table.
+
+        Args:
+            dim: floats in a row.
+            mode: `async` or `sync`; None is the job's.
+            aggregator: what the pushes of a round become in mode sync: `sum`, `mean` over the
+                workers of the round, `weighted_mean` by the weights of the pushes, or `max_norm`,
+                for each key the worker's gradient that is longest.
+            storage: `float32`, or `float16` for weights of half the size, see docs/optimizers.md.
+        """
 
     def dense_table(
         self,
@@ -103,8 +114,10 @@ class Worker(Protocol):
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         mode: str | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> DenseTable:
-        """Define or find a dense table."""
+        """Define or find a dense table; arguments as above."""
 
     def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
         """Pull from many tables in one request per server; answers in the order of `reads`."""

@@ -20,7 +20,7 @@ class Asynchronous(Mode):
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         self.clock += 1
-        return (update,)
+        return (update._replace(clock=self.clock - 1),)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True

@@ -18,13 +18,17 @@ from kv.consistency.progress import Progress
 
 
 class Update(NamedTuple):
-    """One optimiser step.
+    """A push, or one optimiser step made of pushes.
 
-    keys: uint64, shape (n,), strictly increasing; grads: float32, shape (n, dim).
+    keys: uint64, shape (n,), strictly increasing; grads: float32, shape (n, dim); weight: what a
+    push counts in a weighted mean; clock: of a step, the number of steps of the table before it,
+    as schedules and roundings count them.
     """
 
     keys: NDArray[np.uint64]
     grads: NDArray[np.float32]
+    weight: float = 1.0
+    clock: int = 0
 
 
 class Mode(ABC):

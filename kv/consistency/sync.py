@@ -71,10 +71,10 @@ class Synchronous(Mode):
             target = max(target, max(self.rounds) + 1)
         closed = sorted(number for number in self.rounds if number < target)
         self.clock = max(self.clock, target)
-        return [summed(self.rounds.pop(number)) for number in closed]
+        return [summed(self.rounds.pop(number))._replace(clock=number) for number in closed]
 
 
 def summed(pushes: Round) -> Update:
     """One update: each worker's pushes in order of arrival, then the workers in rank order."""
-    per_worker = [sum_parts(pushes[rank]) for rank in sorted(pushes)]
+    per_worker = [sum_parts([push[:2] for push in pushes[rank]]) for rank in sorted(pushes)]
     return Update(*sum_parts(per_worker))

@@ -18,8 +18,6 @@ from kv.kernels.sgd import sgd
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
 
 ADAM_STEPS = 1024  # steps of a row whose corrections are read from a table
-Apply = Callable[[NDArray[np.float32], int, NDArray[np.int64], NDArray[np.float32]], None]
-"""(data, dim, rows, grads): one step of the optimiser on these rows, in place."""
 
 
 def _sgd(o: SGD) -> tuple[Any, ...]:
@@ -53,22 +51,49 @@ KERNELS: dict[type[Optimizer], Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def update_of(optimizer: Optimizer) -> Apply:
-    """The update of rows that `optimizer` means, its settings bound in the kernel's types.
+class Step:
+    """An optimiser's step on rows, with its settings in the kernel's types.
 
+    Args:
+        optimizer: what to do.
     Raises:
         TypeError: an optimiser without a kernel, a mistake in this package.
     """
-    if type(optimizer) not in KERNELS:
-        raise TypeError(f"{type(optimizer).__name__} has no kernel in kv.kernels.updates")
-    run, *settings = KERNELS[type(optimizer)](optimizer)
 
-    def apply(
+    def __init__(self, optimizer: Optimizer) -> None:
+        if type(optimizer) not in KERNELS:
+            raise TypeError(f"{type(optimizer).__name__} has no kernel in kv.kernels.updates")
+        self._definition = optimizer.to_dict()
+        self._run, *self._settings = KERNELS[type(optimizer)](optimizer)
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of later steps.
+
+        Raises:
+            SettingError: no finite number of 0 or more.
+        """
+        optimizer = Optimizer.from_dict({**self._definition, "lr": lr})
+        _, *self._settings = KERNELS[type(optimizer)](optimizer)
+
+    def __call__(
+        self,
         data: NDArray[np.float32],
         dim: int,
         rows: NDArray[np.int64],
         grads: NDArray[np.float32],
+        clock: int,
     ) -> None:
-        run(data, dim, rows, grads, *settings)
+        """One step on these rows, in place.
 
-    return apply
+        Args:
+            data: (capacity, stride); a row holds its weights, then its state.
+            rows: shape (n,), none twice.
+            grads: shape (n, dim), read-only (`jit.frozen`).
+            clock: the table's.
+        """
+        self._run(data, dim, rows, grads, *self._settings)
+
+
+def update_of(optimizer: Optimizer) -> Step:
+    """The step of `optimizer`."""
+    return Step(optimizer)

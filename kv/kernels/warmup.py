@@ -77,4 +77,4 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
     rows.scatter(data, found, values)
     rows.gather(data, found, out)
     rows.gather_or_zero(data, found, out)
-    updates.update_of(optimizer)(data, dim, found, values)
+    updates.update_of(optimizer)(data, dim, found, values, 0)

@@ -95,8 +95,11 @@ class SparseStore:
             self._initialize(out, places, frozen(keys[places]))
         return out
 
-    def push(self, keys: Keys, grads: Values) -> None:
+    def push(self, keys: Keys, grads: Values, clock: int = 0) -> None:
         """One optimiser step on the rows of `keys`; a key without a row gets one first.
+
+        Args:
+            clock: the table's, which schedules and stochastic rounding follow.
 
         Raises:
             MissingKeyError: a key has no row and the table says missing=error; nothing changed.
@@ -111,8 +114,16 @@ class SparseStore:
         self.version += 1
         if absent:
             self._create(keys, rows, absent)
-        self._update(self.data, self.dim, rows, grads)
+        self._update(self.data, self.dim, rows, grads, clock)
         kernels.stamp(self.versions, rows, np.uint64(self.version))
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of later pushes, before the schedule's factor.
+
+        Raises:
+            SettingError: no finite number of 0 or more.
+        """
+        self._update.set_lr(lr)
 
     def create(self, keys: Keys) -> None:
         """Make and initialise rows for the keys that have none, whatever the table's `missing`."""

@@ -66,7 +66,7 @@ def test_updates_match_their_formula(optimizer: Optimizer, n: int, dim: int, see
     for _ in range(3):
         rows = rng.permutation(20)[:n]
         grads = frozen(rng.standard_normal((n, dim)).astype(F))
-        update(data, dim, rows, grads)
+        update(data, dim, rows, grads, 0)
         in_numpy(optimizer, expected, dim, rows, grads.astype(np.float64))
 
     np.testing.assert_allclose(data, expected, rtol=2e-5, atol=2e-6)
@@ -80,7 +80,7 @@ def test_plain_and_compiled_updates_agree(optimizer: Optimizer) -> None:
     grads = rng.standard_normal((7, 5)).astype(F)
     plain = data.copy()
 
-    update_of(optimizer)(data, 5, rows, frozen(grads))
+    update_of(optimizer)(data, 5, rows, frozen(grads), 0)
 
     run, *settings = KERNELS[type(optimizer)](optimizer)
     with np.errstate(divide="ignore"):  # log of beta = 0
@@ -93,7 +93,7 @@ def test_a_zero_gradient_is_harmless_on_a_new_row(optimizer: Optimizer) -> None:
     data = arena(optimizer, 3, 1)
     before = data[:, :3].copy()
 
-    update_of(optimizer)(data, 3, np.arange(20), frozen(np.zeros((20, 3), F)))
+    update_of(optimizer)(data, 3, np.arange(20), frozen(np.zeros((20, 3), F)), 0)
 
     np.testing.assert_array_equal(data[:, :3], before)
 
@@ -103,7 +103,7 @@ def test_rows_that_are_not_named_stand_still(optimizer: Optimizer) -> None:
     data = arena(optimizer, 4, 2)
     before = data.copy()
 
-    update_of(optimizer)(data, 4, np.array([3, 17]), frozen(np.ones((2, 4), F)))
+    update_of(optimizer)(data, 4, np.array([3, 17]), frozen(np.ones((2, 4), F)), 0)
 
     moved = np.flatnonzero((data != before).any(axis=1))
     assert moved.tolist() == [3, 17]
@@ -136,7 +136,7 @@ def test_fifty_steps_equal_torch(optimizer: Optimizer) -> None:
 
     for _ in range(50):
         grads = (rng.standard_normal((20, 6)) * 10.0 ** rng.integers(-3, 2)).astype(F)
-        update(data, 6, rows, frozen(grads))
+        update(data, 6, rows, frozen(grads), 0)
         weights.grad = torch.tensor(grads)
         twin.step()
 
@@ -152,7 +152,7 @@ def test_adams_corrections_go_on_where_their_table_ends(optimizer: Adam) -> None
     expected = data.astype(np.float64)
     grads = frozen(np.ones((20, dim), F))
 
-    update_of(optimizer)(data, dim, rows, grads)
+    update_of(optimizer)(data, dim, rows, grads, 0)
 
     in_numpy(optimizer, expected, dim, rows, grads.astype(np.float64))
     np.testing.assert_allclose(data, expected, rtol=2e-6)
@@ -164,7 +164,7 @@ def test_adams_count_of_a_row_stops_growing_without_harm() -> None:
     data[:, 2 * dim + dim] = 2.0**24
     before = data.copy()
 
-    update_of(optimizer)(data, dim, np.arange(20), frozen(np.ones((20, dim), F)))
+    update_of(optimizer)(data, dim, np.arange(20), frozen(np.ones((20, dim), F)), 0)
 
     assert (data[:, 3 * dim] == 2.0**24).all()
     assert np.isfinite(data).all()
