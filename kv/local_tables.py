@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -12,19 +12,20 @@ from numpy.typing import ArrayLike, NDArray
 from kv.engine import Engine, Write
 from kv.keylist import as_values, prepare
 from kv.protocols import Request
-from kv.spec import TableSpec, dense_keys
+from kv.spec import TableSpec
 
 
 class Owner(Protocol):
     """What a table needs of its worker."""
 
     def pull_prepared(
-        self, table: int, keys: NDArray[np.uint64], create: bool
+        self, table: int, keys: NDArray[np.uint64] | None, create: bool
     ) -> NDArray[np.float32]: ...
 
     def push_prepared(self, writes: Sequence[Write]) -> Request: ...
 
-    def locked(self) -> AbstractContextManager[Engine]: ...
+    @property
+    def engine(self) -> Engine: ...
 
 
 class LocalSparseTable:
@@ -72,14 +73,12 @@ class LocalSparseTable:
         """
         merged = prepare(keys, self.name)
         given = as_values(values, (merged.size, self.dim), self.name, "values")
-        with self._owner.locked() as engine:
-            engine.assign(self._number, merged.unique, merged.last_of_each(given))
+        self._owner.engine.assign(self._number, merged.unique, merged.last_of_each(given))
 
     def delete(self, keys: ArrayLike) -> int:
         """Forget rows; returns how many there were."""
         merged = prepare(keys, self.name)
-        with self._owner.locked() as engine:
-            return engine.delete(self._number, merged.unique)
+        return self._owner.engine.delete(self._number, merged.unique)
 
     def items(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
         """All rows in batches of (keys, values); keys rise within a batch.
@@ -88,14 +87,12 @@ class LocalSparseTable:
         """
         start = 0
         while start >= 0:
-            with self._owner.locked() as engine:
-                keys, values, start = engine.scan(self._number, start)
+            keys, values, start = self._owner.engine.scan(self._number, start)
             if keys.size:
                 yield keys, values
 
     def __len__(self) -> int:
-        with self._owner.locked() as engine:
-            return engine.size(self._number)
+        return self._owner.engine.size(self._number)
 
     def prepared(self, keys: ArrayLike, grads: ArrayLike) -> Write:
         """What the engine takes for `push(keys, grads)`; the caller's arrays may change later."""
@@ -111,7 +108,6 @@ class LocalDenseTable:
 
     def __init__(self, owner: Owner, spec: TableSpec, number: int) -> None:
         self.spec, self._owner, self._number = spec, owner, number
-        self._layout = dense_keys(spec)
 
     def __repr__(self) -> str:
         return f"<LocalDenseTable {self.name} shape={self.shape}>"
@@ -130,8 +126,8 @@ class LocalDenseTable:
         Raises:
             WouldWaitError, ClusterStoppedError: see `LocalCluster`.
         """
-        values = self._owner.pull_prepared(self._number, self._layout.keys, True)
-        return self._layout.unpack(values)
+        blocks = self._owner.pull_prepared(self._number, None, True)
+        return blocks.reshape(-1)[: math.prod(self.shape)].reshape(self.shape)
 
     def push(self, grad: ArrayLike) -> Request:
         """Give the gradient of the whole array.
@@ -143,11 +139,25 @@ class LocalDenseTable:
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset; errors as for `push`."""
-        packed = self._layout.pack(as_values(value, self.shape, self.name, "values"))
-        with self._owner.locked() as engine:
-            engine.assign(self._number, self._layout.keys, packed)
+        given = as_values(value, self.shape, self.name, "values")
+        self._owner.engine.assign(self._number, None, self._blocks(given))
 
     def prepared(self, grad: ArrayLike) -> Write:
         """What the engine takes for `push(grad)`; the caller's array may change later."""
         given = as_values(grad, self.shape, self.name)
-        return self._number, self._layout.keys, self._layout.pack(given)
+        blocks = self._blocks(given)
+        if self.spec.mode == "sync" and np.may_share_memory(blocks, given):
+            blocks = blocks.copy()  # kept until the round closes
+        return self._number, None, blocks
+
+    def _blocks(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`array` cut into blocks, (blocks, dim); a view where its size lets it, else zero-padded.
+
+        All blocks are here, and the engine has them in their order.
+        """
+        size, dim = array.size, self.spec.dim
+        if size % dim == 0:
+            return array.reshape(-1, dim)
+        padded = np.zeros(-(-size // dim) * dim, np.float32)
+        padded[:size] = array.reshape(-1)
+        return padded.reshape(-1, dim)

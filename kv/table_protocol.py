@@ -11,6 +11,7 @@
     SIZE     -                            -                     count in body
     SCAN     -                            start, count          keys, values; next in body
     SET_LR   -                            lr                    -
+    STATS    -                            -                     what `Engine.stats` says, in body
 
 `meta.clocks` names the tables, in the order of the arrays, with the worker's step; an answer has
 the tables' clocks there.
@@ -47,6 +48,7 @@ class Command(IntEnum):
     SIZE = 8
     SCAN = 9
     SET_LR = 10
+    STATS = 11
 
 
 WITH_VALUES = (Command.PUSH, Command.ASSIGN)

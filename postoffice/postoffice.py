@@ -264,9 +264,19 @@ class Postoffice:
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
         if peer.id not in self._connected:  # most pairs of nodes never speak
-            self.van.connect(peer.id, peer.address)
-            self._connected.add(peer.id)
+            self.reach(peer.id)
         self.van.send(message)
+
+    def reach(self, node: int) -> None:
+        """Connect to a node of the table, if that has not been done.
+
+        `send` does so by itself. Where one thread drives the van all the time, only that one can;
+        it calls this before others send.
+        """
+        peer = self.nodes.get(node)
+        if peer is not None and node not in self._connected:
+            self.van.connect(node, peer.address)
+            self._connected.add(node)
 
     def _control(self, control: Control, body: object) -> Message:
         meta = Meta(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Due, Mode, Update
 
 
 class Asynchronous(Mode):
@@ -25,8 +25,5 @@ class Asynchronous(Mode):
     def may_pull(self, rank: int, step: int) -> bool:
         return True
 
-    def on_step(self) -> Sequence[Update]:
-        return ()
-
-    def on_finish(self) -> Sequence[Update]:
+    def due(self) -> Sequence[Due]:
         return ()

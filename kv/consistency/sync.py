@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Due, Mode, Update
 from kv.consistency.progress import Progress
 from kv.errors import LatePushError
 from kv.kernels.sums import sum_parts
@@ -31,6 +31,7 @@ class Synchronous(Mode):
         super().__init__(table, progress)
         self.clock = self._target()
         self.rounds: dict[int, Round] = {}
+        self._settling = self.clock  # the clock when all that is due has been applied
 
     def check_push(self, rank: int, step: int) -> None:
         if step < max(self.clock, self.progress.completed[rank]):
@@ -39,16 +40,29 @@ class Synchronous(Mode):
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         if update.keys.size:
             self.rounds.setdefault(step, {}).setdefault(rank, []).append(update)
+            self.held += update.grads.size
         return ()
 
     def may_pull(self, rank: int, step: int) -> bool:
         return self.clock >= step
 
-    def on_step(self) -> Sequence[Update]:
-        return self._close()
+    def due(self) -> Sequence[Due]:
+        target = self._target()
+        if self.progress.slowest() is None and self.rounds:
+            # all have finished: what was pushed in a step nobody ended still counts
+            target = max(target, max(self.rounds) + 1)
+        closed = sorted(number for number in self.rounds if number < target)
+        self._settling = target
+        due = [(number, self.rounds.pop(number)) for number in closed]
+        self.held -= sum(u.grads.size for _, found in due for us in found.values() for u in us)
+        return due
 
-    def on_finish(self) -> Sequence[Update]:
-        return self._close()
+    def total(self, due: Due) -> Update:
+        number, pushes = due
+        return summed(pushes)._replace(clock=number)
+
+    def settled(self) -> None:
+        self.clock = max(self.clock, self._settling)
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         return self.progress.behind(step)
@@ -63,15 +77,6 @@ class Synchronous(Mode):
         """The number of rounds that can be closed by now."""
         slowest = self.progress.slowest()
         return max(self.progress.completed) if slowest is None else slowest
-
-    def _close(self) -> list[Update]:
-        target = self._target()
-        if self.progress.slowest() is None and self.rounds:
-            # all have finished: what was pushed in a step nobody ended still counts
-            target = max(target, max(self.rounds) + 1)
-        closed = sorted(number for number in self.rounds if number < target)
-        self.clock = max(self.clock, target)
-        return [summed(self.rounds.pop(number))._replace(clock=number) for number in closed]
 
 
 def summed(pushes: Round) -> Update:

@@ -55,7 +55,9 @@ def decode(coded: NDArray[Any]) -> NDArray[np.uint64]:
         KVError: `coded` is nothing that `encode` makes.
     """
     if coded.dtype != np.uint8 or coded.ndim != 1 or coded.size < deltas.HEAD:
-        raise KVError(f"coded keys are bytes, {deltas.HEAD} or more, not {coded.dtype} {coded.shape}")
+        raise KVError(
+            f"coded keys are bytes, {deltas.HEAD} or more, not {coded.dtype} {coded.shape}"
+        )
     count, first = (int.from_bytes(coded[at : at + 8].tobytes(), "little") for at in (0, 8))
     blocks = deltas.blocks_of(count)
     if not 2 <= count <= coded.size or deltas.HEAD + blocks > coded.size:

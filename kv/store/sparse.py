@@ -68,8 +68,14 @@ class SparseStore:
         """Bytes in use by rows ever given out and by the index."""
         return self.top * (4 * self.stride + 16) + self.index.nbytes
 
-    def pull(self, keys: Keys, create: bool = True) -> Values:
-        """Weights of `keys`, float32 (n, dim), new memory.
+    def pull(
+        self,
+        keys: Keys,
+        create: bool = True,
+        out: Values | None = None,
+        rows: Rows | None = None,
+    ) -> Values:
+        """Weights of `keys`, float32 (n, dim), in `out` or new memory.
 
         A key without a row gets one if the table says missing=init and `create` is true; else it
         reads what it would be initialised to, or zeros under missing=zeros.
@@ -77,9 +83,13 @@ class SparseStore:
         Raises:
             MissingKeyError: a key has no row and the table says missing=error.
         """
+        if out is None:
+            out = np.empty((keys.size, self.dim), np.float32)
+        if rows is not None:
+            kernels.gather(self.data, rows, out)
+            return out
         keys = frozen(keys)
         rows, absent = self.index.find(keys)
-        out = np.empty((keys.size, self.dim), np.float32)
         if absent and create and self.spec.missing == "init":
             self._make_room(absent)
             self.version += 1
@@ -95,7 +105,12 @@ class SparseStore:
             self._initialize(out, places, frozen(keys[places]))
         return out
 
-    def push(self, keys: Keys, grads: Values, clock: int = 0) -> None:
+    def locate(self, keys: Keys) -> Rows | None:
+        """The row numbers of `keys` if all have rows, else None."""
+        rows, absent = self.index.find(frozen(keys))
+        return None if absent else rows
+
+    def push(self, keys: Keys, grads: Values, clock: int = 0, rows: Rows | None = None) -> None:
         """One optimiser step on the rows of `keys`; a key without a row gets one first.
 
         Args:
@@ -107,7 +122,9 @@ class SparseStore:
         if keys.size == 0:
             return
         keys, grads = frozen(keys), frozen(grads)
-        rows, absent = self.index.find(keys)
+        absent = 0
+        if rows is None:
+            rows, absent = self.index.find(keys)
         if absent:
             self._refuse_missing(keys, rows)
             self._make_room(absent)
