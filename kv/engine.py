@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.consistency.base import Update
+from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.dense import share_of
@@ -93,14 +93,16 @@ class Engine:
         return number
 
     def _add(self, spec: TableSpec) -> int:
-        mode = mode_of(spec.mode or "", spec.name, self.progress)  # checks that there is one
+        def new_mode() -> Mode:
+            return mode_of(spec.mode or "", spec.name, self.progress, spec.aggregator)
+
         table: Table
         if spec.kind == "dense":
-            table = BlockTable(spec, mode, share_of(spec, self.owner_filter))
+            table = BlockTable(spec, new_mode(), share_of(spec, self.owner_filter))
         else:
-            table = KeyedTable(spec, mode, self.parts)
+            table = KeyedTable(spec, new_mode(), self.parts)
         with self.lock:
-            table.mode = mode_of(spec.mode or "", spec.name, self.progress)  # at this moment
+            table.mode = new_mode()  # of this moment's progress
             number = len(self.tables)
             self.tables.append(table)
             self.numbers[spec.name] = number

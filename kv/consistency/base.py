@@ -45,13 +45,14 @@ class Mode(ABC):
         table: its name, for errors.
         progress: how far the workers are; the engine keeps it and asks what is `due` after it has
             changed.
+        aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
     """
 
     name: ClassVar[str]
     holds: ClassVar[bool]  # whether pushes may be kept: their arrays must not change then
 
-    def __init__(self, table: str, progress: Progress) -> None:
-        self.table, self.progress = table, progress
+    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
+        self.table, self.progress, self.aggregator = table, progress, aggregator
         self.clock = 0
         self.held = 0  # floats in pushes that are kept
 
@@ -92,7 +93,7 @@ class Mode(ABC):
         """All three steps, for one who applies the result before anybody pulls."""
         updates = [self.total(due) for due in self.due()]
         self.settled()
-        return updates
+        return [update for update in updates if update.keys.size]
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         """The workers whose steps a pull that may not be answered waits for."""

@@ -81,6 +81,42 @@ def _compiled_prefetch(array: Any, index: Any) -> Any:
     return hint
 
 
+@intrinsic
+def _bitcast(_context: Any, value: Any, kind: Any) -> Any:
+    """The bits of `value`, read as the type `kind` of the same size."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return kind.dtype(value, kind), codegen
+
+
+def bits_of(value: Any) -> Any:
+    """The bits of a float32, as uint32."""
+    return np.float32(value).view(np.uint32)
+
+
+def float_of(bits: Any) -> Any:
+    """The float32 that has these bits, uint32."""
+    return np.uint32(bits).view(np.float32)
+
+
+@overload(bits_of)
+def _compiled_bits_of(value: Any) -> Any:
+    def cast(value: Any) -> Any:
+        return _bitcast(np.float32(value), np.uint32)  # type: ignore[call-arg]
+
+    return cast
+
+
+@overload(float_of)
+def _compiled_float_of(bits: Any) -> Any:
+    def cast(bits: Any) -> Any:
+        return _bitcast(np.uint32(bits), np.float32)  # type: ignore[call-arg]
+
+    return cast
+
+
 @kernel
 def prefetch_row(data, row, floats):
     """Hint that the start of a row is used soon.  data: float32 (capacity, stride)."""

@@ -8,17 +8,22 @@ same at once. The arguments here have the types used in production, read-only in
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from kv.kernels import halves, merge, rows, slots, sums, updates
 from kv.kernels import hash as index
-from kv.kernels import merge, rows, slots, updates
 from kv.kernels.jit import frozen
-from kv.optimizers import Optimizer
+from kv.optimizers import Optimizer, RMSprop
 
-MODULES = ("hash", "merge", "rows", "slots", "jit", "sgd", "momentum", "adagrad", "adam")
+MODULES = (
+    *("hash", "merge", "rows", "slots", "jit", "sums", "halves", "gradients", "sgd", "momentum"),
+    *("adagrad", "rowwise", "adam", "rmsprop", "adadelta", "ftrl"),
+)
 
 
 def warm_up(dim: int, optimizer: Optimizer) -> None:
@@ -30,11 +35,12 @@ def warm_up(dim: int, optimizer: Optimizer) -> None:
     unique, inverse = merge.merge_keys(keys)
     assert inverse is not None
     merge.settle(keys, np.uint64(2), np.array([1, 0, 3, 2], np.uint64))
-    sums = np.full((unique.size, dim), -0.0, np.float32)
-    merge.add_rows(sums, inverse, grads)
-    _warm_rows(frozen(unique), frozen(sums), _warm_index(frozen(unique)), optimizer)
+    merged = np.full((unique.size, dim), -0.0, np.float32)
+    merge.add_rows(merged, inverse, grads)
+    _warm_sums(inverse, grads)
+    _warm_rows(frozen(unique), frozen(merged), _warm_index(frozen(unique)), optimizer)
     out = np.empty((keys.size, dim), np.float32)
-    rows.expand(frozen(sums), inverse, out)
+    rows.expand(frozen(merged), inverse, out)
 
 
 def signatures() -> dict[str, int]:
@@ -77,4 +83,31 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
     rows.scatter(data, found, values)
     rows.gather(data, found, out)
     rows.gather_or_zero(data, found, out)
-    updates.update_of(optimizer)(data, dim, found, values, 0)
+    _warm_halves(data, found, keys, values, out)
+    for variant in _variants(optimizer):
+        update = updates.update_of(variant, is_whole=True)
+        wide = np.zeros((keys.size, dim + variant.state_floats(dim)), np.float32)
+        update(wide, dim, found, values, 0)
+
+
+def _variants(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """The settings of `optimizer` that call other kernels."""
+    yield optimizer
+    yield dataclasses.replace(optimizer, clip_norm=1.0)
+    if isinstance(optimizer, RMSprop):
+        yield dataclasses.replace(optimizer, momentum=0.0 if optimizer.momentum else 0.9)
+
+
+def _warm_halves(data: Any, found: Any, keys: Any, values: Any, out: Any) -> None:
+    dim = values.shape[1]
+    halves.scatter_halves(data, found, values)
+    halves.gather_halves(data, found, out)
+    halves.gather_halves_or_zero(data, found, out)
+    halves.take_rows(data, found, dim, out)
+    halves.put_rows(data, found, keys, dim, out, np.uint64(0), np.uint64(0))
+
+
+def _warm_sums(places: Any, grads: Any) -> None:
+    out = np.zeros((places.size, grads.shape[1]), np.float32)
+    sums.add_scaled_rows(out, places, grads, np.float32(1))
+    sums.keep_longest(out, np.zeros(places.size), places, grads)

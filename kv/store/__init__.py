@@ -2,7 +2,8 @@
 
     arena    reserved address space that fills as it is touched
     index    keys -> row numbers
-    sparse   SparseStore, the two together with optimiser and initialiser
+    formats  how weights and state lie in a row, and what an update does to them
+    sparse   SparseStore, all of them together
 
 No thread safety: the caller holds a lock.
 """

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.errors import ArenaFullError, MissingKeyError
-from kv.initializers import table_seed
 from kv.kernels import rows as kernels
 from kv.kernels.jit import frozen
-from kv.kernels.updates import update_of
 from kv.spec import LINE, TableSpec
 from kv.store import arena
+from kv.store.formats import format_of
 from kv.store.index import Index
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ Rows = NDArray[np.int64]
 
 
 class SparseStore:
-    """Rows of `spec.dim` float32 with their optimiser's state, by key.
+    """Rows of `spec.dim` weights with their optimiser's state, by key.
 
     All key arguments are uint64 (n,), strictly increasing, and all values float32 (n, dim); the
     engine has checked that.
@@ -44,17 +43,13 @@ class SparseStore:
 
     def __init__(self, spec: TableSpec, capacity: int = 0, reserve: int | None = None) -> None:
         self.spec, self.dim = spec, spec.dim
-        self.stride = stride_of(spec.dim + spec.optimizer.state_floats(spec.dim))
+        self.format = format_of(spec)
+        self.stride = stride_of(self.format.floats)
         self.index = Index(capacity)
         self.version = 0  # grows with every change
         self.top = 0  # rows ever given out
         self.free: list[Rows] = []
         self.num_free = 0
-        self._update = update_of(spec.optimizer)
-        self._seed = np.uint64(table_seed(spec.seed or 0, spec.name))
-        recipe, a, b = spec.initializer.recipe()
-        self._recipe = (recipe, float(a), float(b))
-        self._state = np.float32(spec.optimizer.initial_state)
         self._reserve(arena.physical_memory() if reserve is None else reserve, capacity)
 
     def __len__(self) -> int:
@@ -96,13 +91,13 @@ class SparseStore:
             self._create(keys, rows, absent)
             absent = 0
         if not absent:
-            kernels.gather(self.data, rows, out)
+            self.format.gather(self.data, rows, out)
             return out
         self._refuse_missing(keys, rows)
-        kernels.gather_or_zero(self.data, rows, out)
+        self.format.gather_or_zero(self.data, rows, out)
         if self.spec.missing == "init":
             places = np.flatnonzero(rows < 0)
-            self._initialize(out, places, frozen(keys[places]))
+            self.format.preview(out, places, frozen(keys[places]))
         return out
 
     def locate(self, keys: Keys) -> Rows | None:
@@ -131,7 +126,7 @@ class SparseStore:
         self.version += 1
         if absent:
             self._create(keys, rows, absent)
-        self._update(self.data, self.dim, rows, grads, clock)
+        self.format.update(self.data, keys, rows, grads, clock)
         kernels.stamp(self.versions, rows, np.uint64(self.version))
 
     def set_lr(self, lr: float) -> None:
@@ -140,7 +135,7 @@ class SparseStore:
         Raises:
             SettingError: no finite number of 0 or more.
         """
-        self._update.set_lr(lr)
+        self.format.step.set_lr(lr)
 
     def create(self, keys: Keys) -> None:
         """Make and initialise rows for the keys that have none, whatever the table's `missing`."""
@@ -167,8 +162,7 @@ class SparseStore:
         self.version += 1
         if absent:
             self._add(keys, rows, absent)
-        kernels.scatter(self.data, rows, values)
-        kernels.reset_state(self.data, rows, self.dim, self._state)
+        self.format.assign(self.data, rows, values)
         kernels.stamp(self.versions, rows, np.uint64(self.version))
 
     def delete(self, keys: Keys) -> int:
@@ -203,7 +197,7 @@ class SparseStore:
         rows = start + np.flatnonzero(self.used[start:stop])
         rows = rows[np.argsort(self.keys[rows])]
         out = np.empty((rows.size, self.dim), np.float32)
-        kernels.gather(self.data, rows, out)
+        self.format.gather(self.data, rows, out)
         return self.keys[rows], out, stop
 
     def validate(self) -> None:
@@ -233,8 +227,7 @@ class SparseStore:
         places = np.flatnonzero(rows < 0)
         self._add(keys, rows, absent)
         fresh = rows[places]
-        self._initialize(self.data, fresh, frozen(keys[places]))
-        kernels.reset_state(self.data, fresh, self.dim, self._state)
+        self.format.initialize(self.data, fresh, frozen(keys[places]))
         kernels.stamp(self.versions, fresh, np.uint64(self.version))
 
     def _add(self, keys: Keys, rows: Rows, absent: int) -> None:
@@ -243,9 +236,6 @@ class SparseStore:
         self.index.add(keys, rows, fresh)
         self.keys[fresh] = keys[places]
         self.used[fresh] = True
-
-    def _initialize(self, data: Values, rows: Rows, keys: Keys) -> None:
-        kernels.initialize(data, rows, keys, self.dim, *self._recipe, self._seed)
 
     def _make_room(self, count: int) -> None:
         """Before anything changes: see that `count` more rows will fit.

@@ -13,7 +13,7 @@ from kv.executor import MOST_THREADS, Executor, Turns, run_through, threads_of
 LIMIT = 60  # seconds after which a test has failed
 
 
-class Failed(Exception):
+class FailedError(Exception):
     pass
 
 
@@ -59,7 +59,7 @@ def holding(gate: Gate) -> Turns[None]:
 
 
 def failing() -> Turns[None]:
-    raise Failed
+    raise FailedError
     yield
 
 
@@ -150,7 +150,7 @@ def test_the_error_of_a_part_arrives_in_its_whole(
     def whole() -> Turns[None]:
         try:
             yield [failing(), noting(log, "other", 3)]
-        except Failed:
+        except FailedError:
             seen.set()
 
     executor.submit(whole(), ["x"])
@@ -182,7 +182,7 @@ def test_a_thread_that_ends_is_not_overlooked() -> None:
     executor.submit(failing(), ["x"])
 
     executor.close()
-    assert [type(failure) for failure in failures] == [Failed]
+    assert [type(failure) for failure in failures] == [FailedError]
 
 
 def test_closing_ends_what_is_under_way_first(make: Callable[[int], Executor]) -> None:

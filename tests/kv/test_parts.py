@@ -31,6 +31,12 @@ def increasing(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.unique(rng.integers(0, 2**64, count, dtype=np.uint64))
 
 
+def contents(parts: Parts) -> dict[int, list[float]]:
+    batches = list(parts.items(7))
+    assert all((keys[1:] > keys[:-1]).all() for keys, _ in batches)
+    return {int(k): row.tolist() for b in batches for k, row in zip(*b, strict=True)}
+
+
 def pulled(parts: Parts, keys: np.ndarray, create: bool = True) -> np.ndarray:
     out = np.empty((keys.size, parts.dim), np.float32)
     run_through(parts.pull(keys, create, out))
@@ -66,7 +72,11 @@ def test_parts_and_chunks_change_no_value(
     for store in (whole, cut):
         store.validate()
     tables = [
-        {int(k): v.tolist() for keys, values in store.items(7) for k, v in zip(keys, values)}
+        {
+            int(k): v.tolist()
+            for keys, values in store.items(7)
+            for k, v in zip(keys, values, strict=True)
+        }
         for store in (whole, cut)
     ]
     assert tables[0] == tables[1]
