@@ -16,14 +16,16 @@ from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
+from kv.dense import BlockShare, share_of
 from kv.errors import (
     MissingKeyError,
     SettingError,
     TableConflictError,
     UnknownTableError,
+    ValueShapeError,
 )
 from kv.settings import GREATEST
-from kv.spec import MODES, TableSpec, dense_keys
+from kv.spec import MODES, TableSpec
 from kv.store.sparse import BATCH, SparseStore
 
 Keys = NDArray[np.uint64]
@@ -36,8 +38,11 @@ OwnerFilter = Callable[[Keys], NDArray[np.bool_]]
 class Table:
     """One table of an engine: definition, rows, consistency."""
 
-    def __init__(self, spec: TableSpec, store: SparseStore, mode: Mode) -> None:
+    def __init__(
+        self, spec: TableSpec, store: SparseStore, mode: Mode, share: BlockShare | None = None
+    ) -> None:
         self.spec, self.store, self.mode = spec, store, mode
+        self.share = share  # of a dense table: its blocks here
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
@@ -88,9 +93,11 @@ class Engine:
                     f"(here is the first definition, there the new one)",
                 )
             return number
-        store = self._filled(spec) if spec.kind == "dense" else SparseStore(spec)
+        share = share_of(spec, self.owner_filter) if spec.kind == "dense" else None
+        store = SparseStore(spec) if share is None else _filled(spec, share)
+        mode = mode_of(spec.mode or "", spec.name, self.progress)
         number = len(self.tables)
-        self.tables.append(Table(spec, store, mode_of(spec.mode or "", spec.name, self.progress)))
+        self.tables.append(Table(spec, store, mode, share))
         self.numbers[spec.name] = number
         return number
 
@@ -142,6 +149,41 @@ class Engine:
         found = self.table(table)
         return found.store.pull(checked_keys(keys, found.spec), create)
 
+    def pull_dense(self, table: int) -> Values:
+        """The blocks of a dense table that live here, in increasing number; ask `may_pull` first.
+
+        Returns:
+            float32, shape (blocks, dim), new memory.
+        Raises:
+            ValueShapeError: the table is sparse.
+        """
+        found = self.table(table)
+        share = _blocks(found)
+        blocks = np.empty((share.keys.size, found.spec.dim), np.float32)
+        blocks[share.order] = found.store.pull(share.keys)
+        return blocks
+
+    def dense_write(self, table: int, values: Values) -> Write:
+        """What `push_many` and `assign` take for the values of a dense table's blocks here.
+
+        Args:
+            values: float32, shape (blocks, dim), in increasing number of the block.
+        Raises:
+            ValueShapeError: the table is sparse, or `values` have another shape.
+        """
+        found = self.table(table)
+        share = _blocks(found)
+        if values.shape != (share.keys.size, found.spec.dim):
+            wanted = (share.keys.size, found.spec.dim)
+            raise ValueShapeError(
+                found.spec.name, f"blocks have shape {values.shape}, not {wanted}"
+            )
+        return table, share.keys, values[share.order]
+
+    def is_dense(self, table: int) -> bool:
+        """Whether the table is dense: its requests carry no keys."""
+        return self.table(table).share is not None
+
     def push(self, table: int, rank: int, clock: int, keys: Keys, grads: Values) -> int:
         """Worker `rank` pushes in its step number `clock`; returns the table's clock.
 
@@ -160,13 +202,19 @@ class Engine:
         return self.push_many(rank, clock, [(table, keys, grads)])[0]
 
     def push_many(
-        self, rank: int, clock: int, writes: Sequence[Write], weight: float = 1.0
+        self,
+        rank: int,
+        clock: int,
+        writes: Sequence[Write],
+        weight: float = 1.0,
+        is_rest: bool = False,
     ) -> list[int]:
         """Several pushes, each a table's number with keys and gradients, all of them or none.
 
         Args:
             weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
                 0 or more; the others ignore it.
+            is_rest: the first write is a further piece of a push that was cut, so not a step more.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 
@@ -177,8 +225,9 @@ class Engine:
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
         checked = [self._checked_push(rank, clock, *write, weight) for write in writes]
-        for found, update in checked:
-            self._apply(found, found.mode.on_push(rank, clock, update))
+        for place, (found, update) in enumerate(checked):
+            part = update._replace(is_rest=is_rest and place == 0)
+            self._apply(found, found.mode.on_push(rank, clock, part))
         return [found.mode.clock for found, _ in checked]
 
     def step(self, rank: int, clock: int) -> bool:
@@ -257,15 +306,6 @@ class Engine:
                 foreign = [keys for keys, _ in batches if not self.owner_filter(keys).all()]
                 assert not foreign, f"{found} holds keys of another server"
 
-    def _filled(self, spec: TableSpec) -> SparseStore:
-        """The blocks of a dense table that live here, all made at once: it never grows."""
-        keys = dense_keys(spec).keys
-        if self.owner_filter is not None:
-            keys = keys[self.owner_filter(keys)]
-        store = SparseStore(spec, capacity=keys.size, reserve=0)
-        store.create(keys)
-        return store
-
     def _checked_push(
         self, rank: int, clock: int, table: int, keys: Keys, grads: Values, weight: float
     ) -> tuple[Table, Update]:
@@ -288,6 +328,19 @@ class Engine:
     def _apply(self, found: Table, updates: Sequence[Update]) -> None:
         for update in updates:
             found.store.push(update.keys, update.grads, update.clock)
+
+
+def _blocks(found: Table) -> BlockShare:
+    if found.share is None:
+        raise ValueShapeError(found.spec.name, "it is sparse, so its values come with keys")
+    return found.share
+
+
+def _filled(spec: TableSpec, share: BlockShare) -> SparseStore:
+    """The blocks of a dense table that live here, all made at once: it never grows."""
+    store = SparseStore(spec, capacity=share.keys.size, reserve=0)
+    store.create(share.keys)
+    return store
 
 
 def _known(found: Table, held: Update) -> Update:

@@ -7,18 +7,19 @@ advances. Everything runs in the thread that drives the node's van.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.engine import Engine
+from kv.engine import Engine, Write
 from kv.errors import KVError, TableConflictError, UnknownTableError
+from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
 from kv.server import error_answer
 from kv.spec import TableSpec
-from kv.table_protocol import TABLES_APP, Command, table_id
+from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -35,10 +36,14 @@ class TableServer:
         office: the node, not yet started.
         mode: of tables that name none.
         seed: of initial values.
+        key_cache: bytes of key lists remembered for each worker.
     """
 
-    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 1) -> None:
+    def __init__(
+        self, office: Postoffice, mode: str = "async", seed: int = 1, key_cache: int = 64 << 20
+    ) -> None:
         self.office = office
+        self.lists = KeptLists(key_cache)
         self.engine = Engine(office.shape.workers, mode, seed, owner_filter=self._owns)
         self._slots = SlotMap.even(max(1, office.shape.servers))
         self._numbers: dict[int, int] = {}
@@ -53,6 +58,7 @@ class TableServer:
             Command.DELETE: self._delete,
             Command.SIZE: self._size,
             Command.SCAN: self._scan,
+            Command.SET_LR: self._set_lr,
         }
         Customer(TABLES_APP, 0, office, self._receive)
 
@@ -65,6 +71,8 @@ class TableServer:
             handler = self._handlers.get(message.meta.cmd)
             if handler is None:
                 raise KVError(f"tables know no command {message.meta.cmd}")
+            if message.meta.clocks:
+                self._complete(message)
             answer = handler(message)
         except Exception as error:
             log.debug("request failed: %r", message, exc_info=True)
@@ -81,6 +89,11 @@ class TableServer:
         if number is None:
             raise UnknownTableError(f"id {table:x}", "it is not defined on this server")
         return number
+
+    def _complete(self, message: Message) -> None:
+        """Bring the request's key lists, which may be named or coded, into their places."""
+        dense = [self.engine.is_dense(number) for number, _ in self._tables(message.meta)]
+        self.lists.complete(message, dense, message.meta.cmd in WITH_VALUES)
 
     def _tables(self, meta: Meta) -> list[tuple[int, int]]:
         """The engine's numbers of the tables of a request, and the worker's step for each."""
@@ -108,23 +121,44 @@ class TableServer:
             self._held.append(message)
             return None
         create = bool(meta.body["create"])
+        arrays = iter(message.arrays)
         values = [
-            self.engine.pull(number, keys, create)
-            for (number, _), keys in zip(tables, message.arrays, strict=True)
+            self.engine.pull_dense(number)
+            if self.engine.is_dense(number)
+            else self.engine.pull(number, _next(arrays), create)
+            for number, _ in tables
         ]
+        _end(arrays)
         return Message(answer_to(meta, clocks=self._clocks(meta)), list(values))
 
     def _push(self, message: Message) -> Message:
-        tables = self._tables(message.meta)
+        meta = message.meta
+        tables = self._tables(meta)
         clocks = {clock for _, clock in tables}
         if len(clocks) > 1:
             raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
-        pairs = zip(message.arrays[::2], message.arrays[1::2], strict=True)
+        writes = self._writes(message)
+        body = meta.body or {}
+        self.engine.push_many(
+            _worker_rank(meta),
+            clocks.pop() if clocks else 0,
+            writes,
+            float(body.get("weight", 1.0)),
+            bool(body.get("rest", False)),
+        )
+        return Message(answer_to(meta, clocks=self._clocks(meta)))
+
+    def _writes(self, message: Message) -> list[Write]:
+        """Table, keys and values of each table of a push or assignment."""
+        arrays = iter(message.arrays)
         writes = [
-            (number, keys, grads) for (number, _), (keys, grads) in zip(tables, pairs, strict=True)
+            self.engine.dense_write(number, _next(arrays))
+            if self.engine.is_dense(number)
+            else (number, _next(arrays), _next(arrays))
+            for number, _ in self._tables(message.meta)
         ]
-        self.engine.push_many(_worker_rank(message.meta), clocks.pop() if clocks else 0, writes)
-        return Message(answer_to(message.meta, clocks=self._clocks(message.meta)))
+        _end(arrays)
+        return writes
 
     def _step(self, message: Message) -> Message:
         advanced = self.engine.step(_worker_rank(message.meta), int(message.meta.body["clock"]))
@@ -133,6 +167,7 @@ class TableServer:
         return Message(answer_to(message.meta))
 
     def _finish(self, message: Message) -> Message:
+        self.lists.forget(message.meta.sender)
         if self.engine.finish(_worker_rank(message.meta)):
             self._answer_held()
         return Message(answer_to(message.meta))
@@ -143,9 +178,8 @@ class TableServer:
             self._receive(message)
 
     def _assign(self, message: Message) -> Message:
-        ((number, _),) = self._tables(message.meta)
-        keys, values = message.arrays
-        self.engine.assign(number, keys, values)
+        for write in self._writes(message):
+            self.engine.assign(*write)
         return Message(answer_to(message.meta))
 
     def _delete(self, message: Message) -> Message:
@@ -164,12 +198,28 @@ class TableServer:
         arrays: list[NDArray[Any]] = [keys, values]
         return Message(answer_to(message.meta, body={"next": go_on}), arrays)
 
+    def _set_lr(self, message: Message) -> Message:
+        ((number, _),) = self._tables(message.meta)
+        self.engine.set_lr(number, float(message.meta.body["lr"]))
+        return Message(answer_to(message.meta))
+
 
 def _worker_rank(meta: Meta) -> int:
     role, rank = role_and_rank(meta.sender)
     if role is not Role.WORKER:
         raise KVError(f"only workers push and pull tables, not a {role}")
     return rank
+
+
+def _next(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
+    for array in arrays:
+        return array
+    raise KVError("a request has fewer arrays than its tables need")
+
+
+def _end(arrays: Iterator[NDArray[Any]]) -> None:
+    for _ in arrays:
+        raise KVError("a request has more arrays than its tables need")
 
 
 def _counted(meta: Meta, count: int) -> Message:

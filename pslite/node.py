@@ -117,7 +117,7 @@ def _run_server(settings: NodeSettings) -> None:
     office = make_office(settings)
     failure: str | None = None
     try:
-        TableServer(office, job.param_sync.mode, job.run.seed)
+        TableServer(office, job.param_sync.mode, job.run.seed, job.server.key_cache)
         if job.server.app:
             start_app(job.server.app, office)
         office.start()

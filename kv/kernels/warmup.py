@@ -13,12 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from kv.kernels import deltas, digest, merge, rows, slots, transfer, updates
 from kv.kernels import hash as index
-from kv.kernels import merge, rows, slots, updates
 from kv.kernels.jit import frozen
 from kv.optimizers import Optimizer
 
-MODULES = ("hash", "merge", "rows", "slots", "jit", "sgd", "momentum", "adagrad", "adam")
+MODULES = (
+    "hash",
+    "merge",
+    "rows",
+    "slots",
+    "jit",
+    "deltas",
+    "digest",
+    "transfer",
+    "sgd",
+    "momentum",
+    "adagrad",
+    "adam",
+)
 
 
 def warm_up(dim: int, optimizer: Optimizer) -> None:
@@ -35,6 +48,7 @@ def warm_up(dim: int, optimizer: Optimizer) -> None:
     _warm_rows(frozen(unique), frozen(sums), _warm_index(frozen(unique)), optimizer)
     out = np.empty((keys.size, dim), np.float32)
     rows.expand(frozen(sums), inverse, out)
+    _warm_requests(frozen(unique), frozen(sums))
 
 
 def signatures() -> dict[str, int]:
@@ -54,6 +68,22 @@ def _warm_slots() -> None:
     owner = frozen(np.zeros(1024, np.uint16))
     counts, starts, order = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(1, np.int64)
     slots.group_by_owner(keys, owner, np.empty(1, np.uint16), counts, starts, order)
+
+
+def _warm_requests(keys: Any, values: Any) -> None:
+    """What workers and servers do to lists and values on their way; keys increase."""
+    digest.digest(keys, np.uint64(1))
+    widths = np.empty(1, np.uint8)
+    coded = np.empty(deltas.measure(keys, widths), np.uint8)
+    deltas.write(keys, widths, coded)
+    deltas.read(keys[0], frozen(widths), frozen(coded), np.empty(keys.size, np.uint64))
+    bits, out = values.view(np.uint32), np.empty(values.shape, np.uint32)
+    order, out_keys = np.arange(keys.size), np.empty(keys.size, np.uint64)
+    transfer.copy_finite(bits.reshape(-1), out.reshape(-1))
+    transfer.gather_pairs(keys, bits, order, out_keys, out)
+    transfer.take_keys(keys, order, out_keys)
+    transfer.pack_blocks(bits.reshape(-1), order, out)
+    transfer.unpack_blocks(values, order, np.empty(values.size, np.float32))
 
 
 def _warm_index(keys: Any) -> Any:
