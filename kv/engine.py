@@ -23,7 +23,7 @@ from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.dense import share_of
-from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Table, Values
+from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import SettingError, TableConflictError, UnknownTableError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
@@ -33,6 +33,7 @@ from kv.store.sparse import BATCH
 MOST_ROWS = 1 << 20  # in one answer to a scan
 Write = tuple[int, Keys | None, Values]
 """A table's number, keys (None for a dense table) and gradients."""
+Push = tuple[Table, Update]
 OwnerFilter = Callable[[Keys], NDArray[np.bool_]]
 
 
@@ -186,31 +187,48 @@ class Engine:
         return self.push_many(rank, clock, [(table, keys, grads)])[0]
 
     def push_many(
-        self, rank: int, clock: int, writes: Sequence[Write], weight: float = 1.0
+        self,
+        rank: int,
+        clock: int,
+        writes: Sequence[Write],
+        weight: float = 1.0,
+        is_rest: bool = False,
     ) -> list[int]:
         """Several pushes, all of them or none.
 
         Args:
             weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
                 0 or more; the others ignore it.
+            is_rest: the first write is a further piece of a push that was cut, so not a step more.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 
         Raises:
             SettingError: `weight` is not as above.
         """
-        return run_through(self.pushing(rank, clock, writes, weight))
+        return run_through(self.pushing(rank, clock, writes, weight, is_rest))
 
     def pushing(
-        self, rank: int, clock: int, writes: Sequence[Write], weight: float = 1.0
+        self,
+        rank: int,
+        clock: int,
+        writes: Sequence[Write],
+        weight: float = 1.0,
+        is_rest: bool = False,
     ) -> Turns[list[int]]:
         """`push_many` in turns."""
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
-        pushes: list[tuple[Table, Update]] = []
+        pushes: list[Push] = []
         for number, keys, grads in writes:
             found = self.table(number)
-            pushes.append((found, Update(*found.checked(keys, grads, "gradients"), weight)))
+            keys, grads = found.checked(keys, grads, "gradients")
+            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes)))
+        if len(pushes) == 1:
+            ((found, update),) = pushes
+            quick = found.push_at_once(update, lambda: self._note_pushes(rank, clock, pushes))
+            if quick is not None:
+                return quick
         claims: list[Claim] = []
         try:
             for found, update in pushes:
@@ -224,10 +242,8 @@ class Engine:
             for (found, _), claim in zip(pushes, claims, strict=False):
                 found.release(claim)
 
-    def _note_pushes(
-        self, rank: int, clock: int, pushes: Sequence[tuple[Table, Update]]
-    ) -> tuple[list[Sequence[Update]], list[int]]:
-        """The point where pushes count: what is to be applied now, and the clocks."""
+    def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
+        """The point where pushes count, or are refused."""
         with self.lock:
             self.progress.check_active(rank)
             for found, _ in pushes:

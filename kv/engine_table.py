@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Claim = tuple[Cut, list[int]] | None
 """What a push has secured before it counts: the parts of its keys, and room in each."""
+
+Noted = tuple[list[Sequence[Update]], list[int]]
+"""Of the tables of a push that counts now: what is to be applied, and their clocks."""
 
 
 class Table(ABC):
@@ -61,6 +64,10 @@ class Table(ABC):
     @abstractmethod
     def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
         """Weights of `keys` (None for a dense table)."""
+
+    @abstractmethod
+    def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
+        """Check, note and apply a push under one lock; the clocks. None: it has to take turns."""
 
     @abstractmethod
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -129,8 +136,27 @@ class KeyedTable(Table):
     def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
         keys = self._checked_keys(keys)
         out = np.empty((keys.size, self.spec.dim), np.float32)
-        yield from self.store.pull(keys, create, out)
+        part = self.store.quick_part(keys)
+        if part is None:
+            yield from self.store.pull(keys, create, out)
+        else:
+            with part.lock:
+                part.store.pull(keys, create, out)
         return out
+
+    def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
+        part = self.store.quick_part(update.keys)
+        if part is None:
+            return None
+        with part.lock:
+            if self.spec.missing == "error":
+                part.refuse_missing(update.keys)
+            elif not self.mode.holds and not part.has_room(update.keys.size):
+                return None
+            (due,), clocks = note()
+            for step in due:
+                part.store.push(step.keys, step.grads, step.clock)
+            return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
         cut = self.store.cut(keys)
@@ -187,12 +213,20 @@ class BlockTable(Table):
         return self.store.pull()
         yield
 
+    def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
+        with self.store.lock:
+            (due,), clocks = note()
+            for step in due:
+                self.store.push(step.grads, step.clock)
+            return clocks
+
     def claiming(self, keys: Keys) -> Turns[Claim]:
         return None
         yield
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
-        self.store.push(update.grads, update.clock)
+        with self.store.lock:
+            self.store.push(update.grads, update.clock)
         yield
 
     def release(self, claim: Claim) -> None:

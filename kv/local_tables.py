@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kv.engine import Engine, Write
-from kv.keylist import as_values, prepare
+from kv.keylist import as_values, checked_out, prepare
 from kv.protocols import Request
 from kv.spec import TableSpec
 
@@ -22,7 +22,7 @@ class Owner(Protocol):
         self, table: int, keys: NDArray[np.uint64] | None, create: bool
     ) -> NDArray[np.float32]: ...
 
-    def push_prepared(self, writes: Sequence[Write]) -> Request: ...
+    def push_prepared(self, writes: Sequence[Write], weight: float = 1.0) -> Request: ...
 
     @property
     def engine(self) -> Engine: ...
@@ -45,25 +45,41 @@ class LocalSparseTable:
     def dim(self) -> int:
         return self.spec.dim
 
-    def pull(self, keys: ArrayLike, *, create: bool = True) -> NDArray[np.float32]:
+    def pull(
+        self,
+        keys: ArrayLike,
+        *,
+        create: bool = True,
+        out: NDArray[np.float32] | None = None,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
         """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
 
         Raises:
             KeyListError: not one list of integers from 0 to 2^64 - 1.
+            ValueShapeError: `out` cannot take them.
             MissingKeyError: a key has no row and the table says missing=error.
             WouldWaitError, ClusterStoppedError: see `LocalCluster`.
         """
         merged = prepare(keys, self.name)
-        return merged.expand(self._owner.pull_prepared(self._number, merged.unique, create))
+        given = None if out is None else checked_out(out, (merged.size, self.dim), self.name)
+        values = merged.expand(self._owner.pull_prepared(self._number, merged.unique, create))
+        return _given(given, values)
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
+    def prefetch(self, keys: ArrayLike, *, create: bool = True, priority: int = 0) -> None:
+        """Nothing: the rows are here."""
+
+    def push(
+        self, keys: ArrayLike, grads: ArrayLike, *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are summed.
 
         Raises:
             KeyListError, ValueShapeError, NonFiniteError: keys or gradients are not as above.
             MissingKeyError: a key has no row and the table says missing=error.
+            SettingError: `weight` is no finite number of 0 or more.
         """
-        return self._owner.push_prepared([self.prepared(keys, grads)])
+        return self._owner.push_prepared([self.prepared(keys, grads)], weight)
 
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts.
@@ -120,22 +136,29 @@ class LocalDenseTable:
     def shape(self) -> tuple[int, ...]:
         return self.spec.shape
 
-    def pull(self) -> NDArray[np.float32]:
+    def pull(
+        self, *, out: NDArray[np.float32] | None = None, priority: int = 0
+    ) -> NDArray[np.float32]:
         """The array, a copy.
 
         Raises:
+            ValueShapeError: `out` cannot take it.
             WouldWaitError, ClusterStoppedError: see `LocalCluster`.
         """
+        given = None if out is None else checked_out(out, self.shape, self.name)
         blocks = self._owner.pull_prepared(self._number, None, True)
-        return blocks.reshape(-1)[: math.prod(self.shape)].reshape(self.shape)
+        return _given(given, blocks.reshape(-1)[: math.prod(self.shape)].reshape(self.shape))
 
-    def push(self, grad: ArrayLike) -> Request:
+    def prefetch(self, *, priority: int = 0) -> None:
+        """Nothing: the array is here."""
+
+    def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
         """Give the gradient of the whole array.
 
         Raises:
             ValueShapeError, NonFiniteError: it has another shape, or NaN or infinity in it.
         """
-        return self._owner.push_prepared([self.prepared(grad)])
+        return self._owner.push_prepared([self.prepared(grad)], weight)
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset; errors as for `push`."""
@@ -161,3 +184,10 @@ class LocalDenseTable:
         padded = np.zeros(-(-size // dim) * dim, np.float32)
         padded[:size] = array.reshape(-1)
         return padded.reshape(-1, dim)
+
+
+def _given(out: NDArray[np.float32] | None, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    if out is None:
+        return values
+    np.copyto(out, values)
+    return out

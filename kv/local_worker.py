@@ -14,7 +14,7 @@ from kv.engine import Engine
 from kv.engine import Write as EngineWrite
 from kv.errors import KVError, WouldWaitError
 from kv.local_tables import LocalDenseTable, LocalSparseTable
-from kv.protocols import Read, Request, Write
+from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.spec import TableSpec
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     def _dense(self, spec: TableSpec) -> LocalDenseTable:
         return LocalDenseTable(self, *self._define(spec))
 
-    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
+    def pull_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> list[NDArray[np.float32]]:
         """Pull from several tables; answers in the order of `reads`."""
         answers = []
         for read in reads:
@@ -56,7 +58,14 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 answers.append(_dense(read).pull())
         return answers
 
-    def push_many(self, writes: Sequence[Write]) -> Request:
+    def prefetch_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> None:
+        """Nothing: the values are here."""
+
+    def push_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Push to several tables; if one of the writes is refused, none is made."""
         prepared = []
         for write in writes:
@@ -64,7 +73,16 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 prepared.append(_sparse(write[0]).prepared(write[1], write[2]))
             else:
                 prepared.append(_dense(write[0]).prepared(write[1]))
-        return self.push_prepared(prepared)
+        return self.push_prepared(prepared, weight)
+
+    def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
+        """From the next update on the learning rate of the table's optimiser is `lr`.
+
+        Raises:
+            SettingError: it is no finite number of 0 or more.
+        """
+        engine = self._open_engine()
+        engine.set_lr(engine.number_of(table.name), float(lr))
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return at once: a local push is done when it returns.
@@ -139,9 +157,9 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 self._await(table, engine)
         return engine.pull(table, keys, create)
 
-    def push_prepared(self, writes: Sequence[EngineWrite]) -> Request:
+    def push_prepared(self, writes: Sequence[EngineWrite], weight: float = 1.0) -> Request:
         """What tables call: pushes of strictly increasing keys, all or none."""
-        self._open_engine().push_many(self._rank, self._steps, writes)
+        self._open_engine().push_many(self._rank, self._steps, writes, weight)
         self._requests += 1
         return self._requests
 

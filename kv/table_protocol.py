@@ -3,7 +3,7 @@
     command  arrays, per table            body                  answer
     DEFINE   -                            definition            -
     PULL     keys                         create                values per table
-    PUSH     keys, gradients              weight, if not 1      -
+    PUSH     keys, gradients              weight, rest          -
     STEP     -                            clock                 -
     FINISH   -                            -                     -
     ASSIGN   keys, values                 -                     -
@@ -18,6 +18,9 @@ the tables' clocks there.
 
 A dense table has no keys here: its values, either way, are its blocks on that server in increasing
 number (`kv.dense`).
+
+A large request may be cut into several, with timestamps of their own and disjoint keys. `rest` in
+the body of a push says that its first table is carried on from another, and so no further step.
 
 A key list may come in other forms (`kv.keylists`). `meta.key_list`, if it is not 0, is the
 signature of all key lists of the request: with the keys present the server remembers them under it;

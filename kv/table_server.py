@@ -271,9 +271,14 @@ class TableServer:
         clocks = {clock for *_, clock in tables}
         if len(clocks) > 1:
             raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
-        weight = 1.0 if meta.body is None else float(meta.body.get("weight", 1.0))
-        step = clocks.pop() if clocks else 0
-        yield from self.engine.pushing(self._rank(meta), step, _writes(message, tables), weight)
+        body = meta.body or {}
+        yield from self.engine.pushing(
+            self._rank(meta),
+            clocks.pop() if clocks else 0,
+            _writes(message, tables),
+            float(body.get("weight", 1.0)),
+            bool(body.get("rest", False)),
+        )
         return Message(answer_to(meta, clocks=_clocks(tables)))
 
     def _step(self, message: Message) -> Answering:

@@ -13,14 +13,14 @@ from kv.consistency.base import Due, Mode, Update
 
 
 class Asynchronous(Mode):
-    """The clock counts the pushes applied, empty ones included."""
+    """The clock counts the pushes applied, empty ones included, further pieces of one left out."""
 
     name: ClassVar[str] = "async"
     holds: ClassVar[bool] = False
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        self.clock += 1
-        return (update._replace(clock=self.clock - 1),)
+        self.clock += not update.is_rest
+        return (update._replace(clock=max(0, self.clock - 1)),)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True

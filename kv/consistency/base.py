@@ -23,13 +23,15 @@ class Update(NamedTuple):
 
     keys: uint64, shape (n,), strictly increasing; grads: float32, shape (n, dim); weight: what a
     push counts in a weighted mean; clock: of a step, the number of steps of the table before it,
-    as schedules and roundings count them.
+    as schedules and roundings count them; is_rest: a further piece of a push that was cut, with
+    other keys, which counts no step of its own.
     """
 
     keys: NDArray[np.uint64]
     grads: NDArray[np.float32]
     weight: float = 1.0
     clock: int = 0
+    is_rest: bool = False
 
 
 Due = Any

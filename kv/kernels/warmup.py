@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from kv.kernels import halves, merge, rows, slots, sums, updates
+from kv.kernels import deltas, digest, halves, merge, rows, slots, sums, transfer, updates
 from kv.kernels import hash as index
 from kv.kernels.jit import frozen
 from kv.optimizers import Optimizer, RMSprop
 
 MODULES = (
-    *("hash", "merge", "rows", "slots", "jit", "sums", "halves", "gradients", "sgd", "momentum"),
-    *("adagrad", "rowwise", "adam", "rmsprop", "adadelta", "ftrl"),
+    *("hash", "merge", "rows", "slots", "jit", "sums", "halves", "deltas", "digest", "transfer"),
+    *("gradients", "sgd", "momentum", "adagrad", "rowwise", "adam", "rmsprop", "adadelta", "ftrl"),
 )
 
 
@@ -41,6 +41,7 @@ def warm_up(dim: int, optimizer: Optimizer) -> None:
     _warm_rows(frozen(unique), frozen(merged), _warm_index(frozen(unique)), optimizer)
     out = np.empty((keys.size, dim), np.float32)
     rows.expand(frozen(merged), inverse, out)
+    _warm_requests(frozen(unique), frozen(merged))
 
 
 def signatures() -> dict[str, int]:
@@ -60,6 +61,22 @@ def _warm_slots() -> None:
     owner = frozen(np.zeros(1024, np.uint16))
     counts, starts, order = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(1, np.int64)
     slots.group_by_owner(keys, owner, np.empty(1, np.uint16), counts, starts, order)
+
+
+def _warm_requests(keys: Any, values: Any) -> None:
+    """What workers and servers do to lists and values on their way; keys increase."""
+    digest.digest(keys, np.uint64(1))
+    widths = np.empty(1, np.uint8)
+    coded = np.empty(deltas.measure(keys, widths), np.uint8)
+    deltas.write(keys, widths, coded)
+    deltas.read(keys[0], frozen(widths), frozen(coded), np.empty(keys.size, np.uint64))
+    bits, out = values.view(np.uint32), np.empty(values.shape, np.uint32)
+    order, out_keys = np.arange(keys.size), np.empty(keys.size, np.uint64)
+    transfer.copy_finite(bits.reshape(-1), out.reshape(-1))
+    transfer.gather_pairs(keys, bits, order, out_keys, out)
+    transfer.take_keys(keys, order, out_keys)
+    transfer.pack_blocks(bits.reshape(-1), order, out)
+    transfer.unpack_blocks(values, order, np.empty(values.size, np.float32))
 
 
 def _warm_index(keys: Any) -> Any:

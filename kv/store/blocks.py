@@ -69,9 +69,8 @@ class Blocks:
             return self.store.pull(self.keys, out=out, rows=self.rows)
 
     def push(self, grads: Values, clock: int) -> None:
-        """One optimiser step on all blocks."""
-        with self.lock:
-            self.store.push(self.keys, grads, clock, rows=self.rows)
+        """One optimiser step on all blocks; the caller holds the lock."""
+        self.store.push(self.keys, grads, clock, rows=self.rows)
 
     def assign(self, values: Values) -> None:
         """Set all blocks outright."""

@@ -47,6 +47,20 @@ class Part:
         self.store, self.lock = store, FairLock()
         self.promised = 0  # rows that pushes under way may still make
 
+    def has_room(self, count: int) -> bool:
+        """Whether `count` more rows fit for certain; the lock is held."""
+        return len(self.store) + self.promised + count <= self.store.capacity
+
+    def refuse_missing(self, keys: Keys) -> None:
+        """Raise MissingKeyError if a key has no row; the lock is held."""
+        absent = self.store.absent(keys)
+        if absent.size:
+            raise MissingKeyError(
+                self.store.spec.name,
+                f"key {int(absent[0])} has no row and the table says missing=error; "
+                f"assign it first",
+            )
+
 
 Cut = list[tuple[Part, Places | None]]
 """The parts of a key list and where in the list each one's keys are; None: everywhere."""
@@ -77,6 +91,10 @@ class Parts:
     def version(self) -> int:
         """Grows with every change."""
         return sum(part.store.version for part in self.parts)
+
+    def quick_part(self, keys: Keys) -> Part | None:
+        """The part of all `keys` if they are few and there is one: a chunk, without turns."""
+        return self.parts[0] if len(self.parts) == 1 and keys.size <= self.chunk else None
 
     def cut(self, keys: Keys) -> Cut:
         """Which parts the keys lie in."""
@@ -126,19 +144,11 @@ class Parts:
         return count
 
     def refuse_missing(self, keys: Keys, cut: Cut) -> Turns[None]:
-        """Raise MissingKeyError if a key has no row and the table says missing=error."""
-        if self.spec.missing != "error":
-            return
+        """Raise MissingKeyError if a key has no row."""
         for part, places in cut:
             for some in self._chunks(keys, places):
                 with part.lock:
-                    absent = part.store.absent(keys[some])
-                if absent.size:
-                    raise MissingKeyError(
-                        self.spec.name,
-                        f"key {int(absent[0])} has no row and the table says missing=error; "
-                        f"assign it first",
-                    )
+                    part.refuse_missing(keys[some])
                 yield
 
     # -- room: a push that finds none has changed nothing -----------------------------------
@@ -279,7 +289,7 @@ def beside(pieces: Sequence[Turns[None]]) -> Turns[None]:
 
 def _promise(part: Part, count: int) -> bool:
     with part.lock:
-        has_room = len(part.store) + part.promised + count <= part.store.capacity
+        has_room = part.has_room(count)
         part.promised += count if has_room else 0
         return has_room
 

@@ -81,7 +81,7 @@ class SparseStore:
         if out is None:
             out = np.empty((keys.size, self.dim), np.float32)
         if rows is not None:
-            kernels.gather(self.data, rows, out)
+            self.format.gather(self.data, rows, out)
             return out
         keys = frozen(keys)
         rows, absent = self.index.find(keys)

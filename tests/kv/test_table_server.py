@@ -72,6 +72,7 @@ class Served:
         self.ask(A, Command.DEFINE, spec.resolved(mode, 1).to_dict(), about=())
         self.office.wait(lambda: len(self.office.sent) == 1)
         self.office.sent.clear()
+        self.server.engine.tables[0].store.chunk = MANY // 3
 
     def ask(
         self,
