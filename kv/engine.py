@@ -23,7 +23,7 @@ from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.dense import share_of
-from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
+from kv.engine_table import BlockTable, Claim, Empty, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import SettingError, TableConflictError, UnknownTableError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
@@ -49,6 +49,7 @@ class Engine:
         owner_filter: which of the given keys live on this server (bool, same shape); None is all
             of them. Dense tables are filled with their own blocks only; `validate` checks the rest.
         parts: of a sparse table, which threads can work on at the same time.
+        empty: makes the arrays that pulls return.
     """
 
     def __init__(
@@ -58,12 +59,13 @@ class Engine:
         seed: int = 0,
         owner_filter: OwnerFilter | None = None,
         parts: int = 1,
+        empty: Empty = np.empty,
     ) -> None:
         if default_mode not in MODES:
             problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
             raise SettingError("engine", problem)
         self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
-        self.parts = parts
+        self.parts, self.empty = parts, empty
         self.progress = Progress(num_workers)
         self.tables: list[Table] = []
         self.numbers: dict[str, int] = {}
@@ -99,9 +101,9 @@ class Engine:
 
         table: Table
         if spec.kind == "dense":
-            table = BlockTable(spec, new_mode(), share_of(spec, self.owner_filter))
+            table = BlockTable(spec, new_mode(), self.empty, share_of(spec, self.owner_filter))
         else:
-            table = KeyedTable(spec, new_mode(), self.parts)
+            table = KeyedTable(spec, new_mode(), self.empty, self.parts)
         with self.lock:
             table.mode = new_mode()  # of this moment's progress
             number = len(self.tables)

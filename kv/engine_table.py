@@ -7,6 +7,7 @@ is a generator (`kv.executor.Turns`).
 from __future__ import annotations
 
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -33,9 +34,15 @@ Claim = tuple[Cut, list[int]] | None
 Noted = tuple[list[Sequence[Update]], list[int]]
 """Of the tables of a push that counts now: what is to be applied, and their clocks."""
 
+Empty = Callable[[tuple[int, int], type[np.float32]], Values]
+"""Makes an array of a shape and a type, as `np.empty` does."""
+
 
 class Table(ABC):
     """What an engine asks of a table.
+
+    Args:
+        empty: makes the arrays that pulls return.
 
     Attributes:
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
@@ -45,13 +52,16 @@ class Table(ABC):
     is_dense: bool
     store: Parts | Blocks
 
-    def __init__(self, spec: TableSpec, mode: Mode) -> None:
-        self.spec, self.mode = spec, mode
+    def __init__(self, spec: TableSpec, mode: Mode, empty: Empty) -> None:
+        self.spec, self.mode, self.empty = spec, mode, empty
         self.id = table_id(spec.name)
         self.settling = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
+
+    def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
+        """This very array will come again as a key list."""
 
     @abstractmethod
     def cost(self, keys: Keys | None) -> int:
@@ -122,9 +132,25 @@ class KeyedTable(Table):
     is_dense = False
     store: Parts
 
-    def __init__(self, spec: TableSpec, mode: Mode, parts: int) -> None:
-        super().__init__(spec, mode)
+    def __init__(self, spec: TableSpec, mode: Mode, empty: Empty, parts: int) -> None:
+        super().__init__(spec, mode, empty)
         self.store = Parts(spec, parts)
+        self._cuts: dict[int, tuple[weakref.ref[Keys], Cut]] = {}  # id of a key list -> its cut
+
+    def remember(self, keys: Keys) -> None:
+        """This very array will come again: check and cut it once, and learn its rows.
+
+        Raises:
+            UnsortedKeysError, KeyListError: the keys are not in order.
+        """
+        identity, cuts = id(keys), self._cuts
+        if identity not in cuts and not keys.flags.writeable:
+            cut = self.store.cut(self._checked_keys(keys), learns=True)
+            cuts[identity] = weakref.ref(keys, lambda _: cuts.pop(identity, None)), cut
+
+    def _cut(self, keys: Keys) -> Cut:
+        known = self._cuts.get(id(keys))
+        return self.store.cut(keys) if known is None else known[1]
 
     def cost(self, keys: Keys | None) -> int:
         return 0 if keys is None else keys.size * (self.spec.dim + KEY_FLOATS)
@@ -135,31 +161,34 @@ class KeyedTable(Table):
 
     def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
         keys = self._checked_keys(keys)
-        out = np.empty((keys.size, self.spec.dim), np.float32)
-        part = self.store.quick_part(keys)
-        if part is None:
-            yield from self.store.pull(keys, create, out)
+        out = self.empty((keys.size, self.spec.dim), np.float32)
+        cut = self._cut(keys)
+        quick = self.store.quick(cut)
+        if quick is None or quick.places is not None:
+            yield from self.store.pull(keys, create, out, cut)
         else:
-            with part.lock:
-                part.store.pull(keys, create, out)
+            with quick.part.lock:
+                quick.part.store.pull(keys, create, out, quick.rows(keys, slice(None)))
         return out
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
-        part = self.store.quick_part(update.keys)
-        if part is None:
+        quick = self.store.quick(self._cut(update.keys))
+        if quick is None or quick.places is not None:
             return None
+        part = quick.part
         with part.lock:
-            if self.spec.missing == "error":
+            rows = quick.rows(update.keys, slice(None))
+            if self.spec.missing == "error" and rows is None:
                 part.refuse_missing(update.keys)
             elif not self.mode.holds and not part.has_room(update.keys.size):
                 return None
             (due,), clocks = note()
             for step in due:
-                part.store.push(step.keys, step.grads, step.clock)
+                part.store.push(step.keys, step.grads, step.clock, rows)
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
-        cut = self.store.cut(keys)
+        cut = self._cut(keys)
         if self.spec.missing == "error":
             yield from self.store.refuse_missing(keys, cut)
         if self.mode.holds or self.spec.missing == "error":
@@ -167,7 +196,7 @@ class KeyedTable(Table):
         return cut, (yield from self.store.promise(keys, cut))
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
-        cut = None if claim is None else claim[0]
+        cut = self._cut(update.keys) if claim is None else claim[0]
         yield from self.store.push(update.keys, update.grads, update.clock, cut)
 
     def release(self, claim: Claim) -> None:
@@ -186,7 +215,7 @@ class KeyedTable(Table):
     def _checked_keys(self, keys: Keys | None) -> Keys:
         if keys is None:
             raise KeyListError(self.spec.name, "it is sparse, so its values come with keys")
-        return checked_keys(keys, self.spec)
+        return keys if id(keys) in self._cuts else checked_keys(keys, self.spec)
 
 
 class BlockTable(Table):
@@ -195,8 +224,8 @@ class BlockTable(Table):
     is_dense = True
     store: Blocks
 
-    def __init__(self, spec: TableSpec, mode: Mode, share: BlockShare) -> None:
-        super().__init__(spec, mode)
+    def __init__(self, spec: TableSpec, mode: Mode, empty: Empty, share: BlockShare) -> None:
+        super().__init__(spec, mode, empty)
         self.store = Blocks(spec, share)
 
     def cost(self, keys: Keys | None) -> int:
@@ -210,7 +239,7 @@ class BlockTable(Table):
 
     def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
         self._refuse(keys)
-        return self.store.pull()
+        return self.store.pull(self.empty(self.store.shape, np.float32))
         yield
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
@@ -242,7 +271,8 @@ class BlockTable(Table):
 
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         """All of it at once, by the keys of its blocks."""
-        order, values = self.store.share.order, self.store.pull()
+        order = self.store.share.order
+        values = self.store.pull(np.empty(self.store.shape, np.float32))
         return self.store.keys[order], values[order], -1
 
     def _refuse(self, keys: Keys | None) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.buffers import Buffers
 from kv.engine import Engine, Write
 from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError
@@ -66,7 +67,14 @@ class TableServer:
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
-        self.engine = Engine(office.shape.workers, mode, seed, self._owns, parts=max(1, threads))
+        self.engine = Engine(
+            office.shape.workers,
+            mode,
+            seed,
+            self._owns,
+            parts=max(1, threads),
+            empty=Buffers().empty,
+        )
         self.executor = Executor(threads, self._fail, "pslite server")
         self.failure: BaseException | None = None
         self._short = SHORT if threads else LONG
@@ -242,6 +250,8 @@ class TableServer:
         values: list[NDArray[Any]] = []
         for _, table, _ in tables:
             keys = None if table.is_dense else _next(arrays)
+            if keys is not None and meta.key_list:
+                table.remember(keys)
             values.append((yield from table.pulling(keys, create)))
         _end(arrays)
         return Message(answer_to(meta, clocks=_clocks(tables)), values)

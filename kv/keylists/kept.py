@@ -59,7 +59,9 @@ class KeptLists:
             message.arrays[number] = decode(message.arrays[number])
         if meta.key_list and places and max(places) < len(message.arrays):
             lists = [message.arrays[place] for place in places]
-            self._of(meta.sender, meta.incarnation).keep(meta.key_list, lists, self._limit)
+            kept = self._of(meta.sender, meta.incarnation).keep(meta.key_list, lists, self._limit)
+            for place, keys in zip(places, kept, strict=True):  # the arrays that come again
+                message.arrays[place] = keys
 
     def _insert(self, message: Message, places: Sequence[int]) -> None:
         meta = message.meta
@@ -107,19 +109,21 @@ class _Sender:
         self.lists.move_to_end(signature)
         return lists
 
-    def keep(self, signature: int, lists: KeyArrays, limit: int) -> None:
+    def keep(self, signature: int, lists: KeyArrays, limit: int) -> KeyArrays:
+        """Remember `lists`; the arrays that are to be used, copies where they are remembered."""
         if signature in self.lists:
             self.lists.move_to_end(signature)
-            return
+            return lists
         size = _nbytes(lists)
         if size > limit:
-            return
+            return lists
         # Copies: what arrived lies in a frame, perhaps in memory that its sender wants back.
-        self.lists[signature] = [_kept(keys) for keys in lists]
+        kept = self.lists[signature] = [_kept(keys) for keys in lists]
         self.nbytes += size
         while self.nbytes > limit:
             _, oldest = self.lists.popitem(last=False)
             self.nbytes -= _nbytes(oldest)
+        return kept
 
 
 def _kept(keys: NDArray[Any]) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ Each row is read and written whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from kv.spec import TableSpec
 from kv.store import arena
 from kv.store.sparse import BATCH, SparseStore
 
+T = TypeVar("T", bound=np.generic)
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -62,8 +63,47 @@ class Part:
             )
 
 
-Cut = list[tuple[Part, Places | None]]
-"""The parts of a key list and where in the list each one's keys are; None: everywhere."""
+class Piece:
+    """The keys of a list that lie in one part.
+
+    A piece of a list that comes again learns the keys' row numbers, chunk by chunk; they stand
+    while the store's generation does. It then belongs to one worker's requests, one at a time.
+
+    Args:
+        places: where in the list the keys are, int64, increasing; None: it is the whole list.
+        size: how many there are.
+        learns: whether row numbers are kept.
+    """
+
+    __slots__ = ("_generation", "_rows", "part", "places", "size")
+
+    def __init__(self, part: Part, places: Places | None, size: int, learns: bool = False) -> None:
+        self.part, self.places, self.size = part, places, size
+        self._rows = np.full(size, -1, np.int64) if learns else None
+        self._generation = part.store.generation
+
+    def take(self, array: NDArray[T], some: slice) -> NDArray[T]:
+        """What `array`, of the whole list, has for the chunk `some` of this piece."""
+        return array[some] if self.places is None else array[self.places[some]]
+
+    def rows(self, keys: Keys, some: slice) -> Places | None:
+        """Row numbers of `keys`, the chunk `some`, if they are known; the part's lock is held."""
+        if self._rows is None:
+            return None
+        if self._generation != self.part.store.generation:
+            self._generation = self.part.store.generation
+            self._rows.fill(-1)
+        rows = self._rows[some]
+        if rows.size and rows[0] < 0:
+            found = self.part.store.locate(keys)
+            if found is None:
+                return None
+            rows[:] = found
+        return rows
+
+
+Cut = list[Piece]
+"""A key list by parts; those without any of its keys are left out."""
 
 
 class Parts:
@@ -92,63 +132,61 @@ class Parts:
         """Grows with every change."""
         return sum(part.store.version for part in self.parts)
 
-    def quick_part(self, keys: Keys) -> Part | None:
-        """The part of all `keys` if they are few and there is one: a chunk, without turns."""
-        return self.parts[0] if len(self.parts) == 1 and keys.size <= self.chunk else None
-
-    def cut(self, keys: Keys) -> Cut:
-        """Which parts the keys lie in."""
+    def cut(self, keys: Keys, learns: bool = False) -> Cut:
+        """Which parts the keys lie in; the cut of a list that comes again may learn."""
         count = len(self.parts)
         if count == 1:
-            return [(self.parts[0], None)]
+            return [Piece(self.parts[0], None, keys.size, learns)]
         order, counts = np.empty(keys.size, np.int64), np.empty(count, np.int64)
         owners, starts = np.empty(keys.size, np.uint16), np.empty(count, np.int64)
         group_by_owner(frozen(keys), self._part_of_slot, owners, counts, starts, order)
         groups = np.split(order, np.cumsum(counts)[:-1])
-        return [(part, group) for part, group in zip(self.parts, groups, strict=True) if group.size]
-
-    def pull(self, keys: Keys, create: bool, out: Values) -> Turns[None]:
-        """Weights of `keys` into `out`; see `SparseStore.pull`."""
-        pieces = [
-            self._pull_piece(part, keys, places, create, out) for part, places in self.cut(keys)
+        return [
+            Piece(part, group, group.size, learns)
+            for part, group in zip(self.parts, groups, strict=True)
+            if group.size
         ]
-        yield from beside(pieces)
 
-    def push(self, keys: Keys, grads: Values, clock: int, cut: Cut | None = None) -> Turns[None]:
-        """One optimiser step on the rows of `keys`, whose `cut` may be known already.
+    def quick(self, cut: Cut) -> Piece | None:
+        """The only piece of a cut, if it is no more than a chunk: it needs no turns."""
+        return cut[0] if len(cut) == 1 and cut[0].size <= self.chunk else None
+
+    def pull(self, keys: Keys, create: bool, out: Values, cut: Cut) -> Turns[None]:
+        """Weights of `keys`, cut by `cut`, into `out`; see `SparseStore.pull`."""
+        yield from beside([self._pull_piece(piece, keys, create, out) for piece in cut])
+
+    def push(self, keys: Keys, grads: Values, clock: int, cut: Cut) -> Turns[None]:
+        """One optimiser step on the rows of `keys`.
 
         Rows that are gone by now are left out where the table makes none.
         """
-        pieces = [
-            self._push_piece(part, keys, places, grads, clock)
-            for part, places in cut or self.cut(keys)
-        ]
-        yield from beside(pieces)
+        yield from beside([self._push_piece(piece, keys, grads, clock) for piece in cut])
 
     def assign(self, keys: Keys, values: Values) -> Turns[None]:
         """Set rows outright."""
-        for part, places in self.cut(keys):
-            for some in self._chunks(keys, places):
-                with part.lock:
-                    part.store.assign(keys[some], values[some])
+        for piece in self.cut(keys):
+            for some in self._chunks(piece):
+                mine, given = piece.take(keys, some), piece.take(values, some)
+                with piece.part.lock:
+                    piece.part.store.assign(mine, given)
                 yield
 
     def delete(self, keys: Keys) -> Turns[int]:
         """Forget rows; returns how many there were."""
         count = 0
-        for part, places in self.cut(keys):
-            for some in self._chunks(keys, places):
-                with part.lock:
-                    count += part.store.delete(keys[some])
+        for piece in self.cut(keys):
+            for some in self._chunks(piece):
+                with piece.part.lock:
+                    count += piece.part.store.delete(piece.take(keys, some))
                 yield
         return count
 
     def refuse_missing(self, keys: Keys, cut: Cut) -> Turns[None]:
         """Raise MissingKeyError if a key has no row."""
-        for part, places in cut:
-            for some in self._chunks(keys, places):
-                with part.lock:
-                    part.refuse_missing(keys[some])
+        for piece in cut:
+            for some in self._chunks(piece):
+                with piece.part.lock:
+                    piece.part.refuse_missing(piece.take(keys, some))
                 yield
 
     # -- room: a push that finds none has changed nothing -----------------------------------
@@ -161,10 +199,10 @@ class Parts:
         """
         granted: list[int] = []
         try:
-            for part, places in cut:
-                count = keys.size if places is None else places.size
+            for piece in cut:
+                part, count = piece.part, piece.size
                 if not _promise(part, count):
-                    count = yield from self._count_absent(part, keys, places)
+                    count = yield from self._count_absent(piece, keys)
                     if not _promise(part, count):
                         raise ArenaFullError(
                             self.spec.name,
@@ -179,15 +217,15 @@ class Parts:
 
     def redeem(self, cut: Cut, granted: Sequence[int]) -> None:
         """The rows are made, or will not be."""
-        for (part, _), count in zip(cut, granted, strict=False):
-            with part.lock:
-                part.promised -= count
+        for piece, count in zip(cut, granted, strict=False):
+            with piece.part.lock:
+                piece.part.promised -= count
 
-    def _count_absent(self, part: Part, keys: Keys, places: Places | None) -> Turns[int]:
+    def _count_absent(self, piece: Piece, keys: Keys) -> Turns[int]:
         absent = 0
-        for some in self._chunks(keys, places):
-            with part.lock:
-                absent += part.store.absent(keys[some]).size
+        for some in self._chunks(piece):
+            with piece.part.lock:
+                absent += piece.part.store.absent(piece.take(keys, some)).size
             yield
         return absent
 
@@ -240,41 +278,37 @@ class Parts:
             assert part.promised == 0, f"part {number} has promised room to nobody"
             part.store.validate()
             for keys, _ in part.store.items():  # noqa: PERF102 (it is no dictionary)
-                assert all(found is part for found, _ in self.cut(keys)), f"part {number} is mixed"
+                assert all(p.part is part for p in self.cut(keys)), f"part {number} is mixed"
 
     # -- pieces -----------------------------------------------------------------------------
 
-    def _chunks(self, keys: Keys, places: Places | None) -> Iterator[slice | Places]:
-        """The keys of a piece, some at a time, as what `keys` is indexed with."""
-        count = keys.size if places is None else places.size
-        for start in range(0, count, self.chunk):
-            some = slice(start, min(start + self.chunk, count))
-            yield some if places is None else places[some]
+    def _chunks(self, piece: Piece) -> Iterator[slice]:
+        for start in range(0, piece.size, self.chunk):
+            yield slice(start, min(start + self.chunk, piece.size))
 
-    def _pull_piece(
-        self, part: Part, keys: Keys, places: Places | None, create: bool, out: Values
-    ) -> Turns[None]:
-        for some in self._chunks(keys, places):
-            if isinstance(some, slice):
-                with part.lock:
-                    part.store.pull(keys[some], create, out=out[some])
+    def _pull_piece(self, piece: Piece, keys: Keys, create: bool, out: Values) -> Turns[None]:
+        store = piece.part.store
+        for some in self._chunks(piece):
+            mine = piece.take(keys, some)
+            if piece.places is None:
+                with piece.part.lock:
+                    store.pull(mine, create, out[some], piece.rows(mine, some))
             else:
-                with part.lock:
-                    values = part.store.pull(keys[some], create)
-                scatter(out, some, frozen(values))
+                with piece.part.lock:
+                    values = store.pull(mine, create, None, piece.rows(mine, some))
+                scatter(out, piece.places[some], frozen(values))
             yield
 
-    def _push_piece(
-        self, part: Part, keys: Keys, places: Places | None, grads: Values, clock: int
-    ) -> Turns[None]:
-        for some in self._chunks(keys, places):
-            if isinstance(some, slice):
-                mine = grads[some]
+    def _push_piece(self, piece: Piece, keys: Keys, grads: Values, clock: int) -> Turns[None]:
+        for some in self._chunks(piece):
+            mine = piece.take(keys, some)
+            if piece.places is None:
+                given = grads[some]
             else:
-                mine = np.empty((some.size, self.dim), np.float32)
-                expand(frozen(grads), some, mine)
-            with part.lock:
-                _push_known(part.store, keys[some], mine, clock)
+                given = np.empty((mine.size, self.dim), np.float32)
+                expand(frozen(grads), piece.places[some], given)
+            with piece.part.lock:
+                _push_known(piece, mine, given, clock, some)
             yield
 
 
@@ -294,11 +328,12 @@ def _promise(part: Part, count: int) -> bool:
         return has_room
 
 
-def _push_known(store: SparseStore, keys: Keys, grads: Values, clock: int) -> None:
+def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, some: slice) -> None:
     """Push, in a table that makes no rows without those whose rows were deleted meanwhile."""
-    if store.spec.missing == "error":
+    store, rows = piece.part.store, piece.rows(keys, some)
+    if rows is None and store.spec.missing == "error":
         absent = store.absent(keys)
         if absent.size:
             known = ~np.isin(keys, absent)
             keys, grads = keys[known], grads[known]
-    store.push(keys, grads, clock)
+    store.push(keys, grads, clock, rows)

@@ -47,6 +47,7 @@ class SparseStore:
         self.stride = stride_of(self.format.floats)
         self.index = Index(capacity)
         self.version = 0  # grows with every change
+        self.generation = 0  # changes when a row may have become another key's
         self.top = 0  # rows ever given out
         self.free: list[Rows] = []
         self.num_free = 0
@@ -171,6 +172,7 @@ class SparseStore:
         rows = rows[rows >= 0]
         if rows.size:
             self.version += 1
+            self.generation += 1
             self.used[rows] = False
             self.free.append(rows)
             self.num_free += rows.size

@@ -39,7 +39,7 @@ def contents(parts: Parts) -> dict[int, list[float]]:
 
 def pulled(parts: Parts, keys: np.ndarray, create: bool = True) -> np.ndarray:
     out = np.empty((keys.size, parts.dim), np.float32)
-    run_through(parts.pull(keys, create, out))
+    run_through(parts.pull(keys, create, out, parts.cut(keys)))
     return out
 
 
@@ -62,7 +62,7 @@ def test_parts_and_chunks_change_no_value(
         grads = rng.standard_normal((keys.size, 3)).astype(np.float32)
         seen = np.union1d(seen, keys)
         for store in (whole, cut):
-            run_through(store.push(keys, grads, clock))
+            run_through(store.push(keys, grads, clock, store.cut(keys)))
         gone = rng.permutation(seen)[: count // 3]
         gone.sort()
         deleted = [run_through(store.delete(gone)) for store in (whole, cut)]
@@ -129,6 +129,41 @@ def test_a_dense_pull_is_the_array_between_two_pushes() -> None:
 
     assert not mixed
     np.testing.assert_array_equal(tables[0].pull(), -120)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("missing", ["init", "zeros", "error"])
+def test_a_list_that_comes_again_has_the_values_of_one_that_does_not(
+    parts: int, missing: str
+) -> None:
+    rng = np.random.default_rng(2)
+    engine = Engine(1, parts=parts)
+    names = ("remembered", "plain")
+    specs = [TableSpec.sparse(n, 2, missing=missing, seed=3, initializer=Zeros()) for n in names]
+    numbers = [engine.define(made) for made in specs]
+    keys = increasing(rng, 60)
+    keys.flags.writeable = False
+    for number in numbers:
+        engine.tables[number].store.chunk = 7
+        if missing == "error":
+            engine.assign(number, keys, np.ones((keys.size, 2), np.float32))
+    engine.tables[0].remember(keys)
+
+    for turn in range(6):
+        grads = rng.standard_normal((keys.size, 2)).astype(np.float32)
+        gone = keys[turn::11].copy() if turn % 2 else keys[:0]
+        for number in numbers:
+            given = keys if number == 0 else keys.copy()
+            engine.push(number, 0, 0, given, grads)
+            engine.delete(number, gone)
+            if missing == "error":
+                engine.assign(number, gone, np.zeros((gone.size, 2), np.float32))
+        seen = [engine.pull(n, keys if n == 0 else keys.copy()) for n in numbers]
+        np.testing.assert_array_equal(*seen)
+    engine.validate()
+    assert len(engine.tables[0]._cuts) == 1
+    del keys, given
+    assert not engine.tables[0]._cuts
 
 
 def test_a_push_without_room_changes_nothing_and_gives_its_room_back() -> None:
