@@ -28,6 +28,7 @@ from kv.errors import KVError, TableConflictError, UnknownTableError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
+from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
 from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, table_id
@@ -75,6 +76,7 @@ class TableServer:
             parts=max(1, threads),
             empty=Buffers().empty,
         )
+        self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")
         self.failure: BaseException | None = None
         self._short = SHORT if threads else LONG
@@ -233,6 +235,8 @@ class TableServer:
     def _define(self, message: Message) -> Answering:
         spec = TableSpec.from_dict(message.meta.body)
         identity = table_id(spec.name)
+        if spec.name not in self.engine.numbers:
+            self._rehearsal.play(spec.resolved(self.engine.default_mode, self.engine.seed))
         number = self.engine.define(spec)
         known, _ = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
