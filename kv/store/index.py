@@ -53,7 +53,7 @@ class Index:
         self.used = 0
         self.bits = _bits_for(expected)
         capacity = max(capacity, 1)
-        most = max(_bits_for(max(capacity, expected, keys)), self.bits) + 1
+        most = _bits_for(max(capacity, expected, keys))
         self.entries: Keys = arena.reserve((_base_of(most + 1),), np.uint64)
         self.records: Keys = arena.reserve((capacity, 3), np.uint64)
         self.cold: Keys = NO_COLD

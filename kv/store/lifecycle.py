@@ -15,10 +15,11 @@ from kv.policies import Admission, AfterSightings, Expiry, WithProbability
 from kv.store.space import RowSpace
 
 Keys = NDArray[np.uint64]
+Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 HALVE_AFTER = 4  # sightings for each expected key
 COUNTERS = 8  # for each expected key
-COLD_SHARE = 16  # of the rows looked at in one call, one in so many on disk
+COLD_SHARE = 16  # rows in memory that are looked at in the time of one on disk
 
 
 class Gate(Protocol):
@@ -76,14 +77,12 @@ class Dice:
         return drawn < self._bound
 
 
-def gate_of(admission: Admission | None, seed: int, parts: int) -> Gate | None:
+def gate_of(admission: Admission, seed: int, parts: int) -> Gate:
     """The gate that carries out `admission`.
 
     Raises:
         TypeError: an admission without a gate, a mistake in this package.
     """
-    if admission is None:
-        return None
     if isinstance(admission, AfterSightings):
         return Counter(admission, seed, parts)
     if isinstance(admission, WithProbability):
@@ -91,11 +90,33 @@ def gate_of(admission: Admission | None, seed: int, parts: int) -> Gate | None:
     raise TypeError(f"{type(admission).__name__} has no gate in kv.store.lifecycle")
 
 
-class Sweep:
-    """Finds rows that are to expire, some rows a call, over and over.
+class Admissions:
+    """Who of the keys without a row gets one, and how many did and did not."""
 
-    A row is looked at once in a sixteenth of the time that it may stay unseen, if there are calls
-    enough; by hand as often as one likes.
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.admitted = self.denied = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._gate.nbytes
+
+    def kept(self, keys: Keys, rows: Rows, clock: int) -> Rows:
+        """Where `keys`, sighted now, have a row or are to get one; `rows` is -1 where not yet."""
+        places = np.flatnonzero(rows == -1)
+        admitted = self._gate.admit(keys[places], clock)
+        count = int(np.count_nonzero(admitted))
+        self.admitted += count
+        self.denied += places.size - count
+        kept = np.ones(keys.size, np.bool_)
+        kept[places] = admitted
+        return np.flatnonzero(kept)
+
+
+class Sweep:
+    """Finds rows that are to expire, some rows a call, over and over: memory first, then disk.
+
+    A round begins when a sixteenth of the time that rows may stay unseen has passed since the last.
     """
 
     def __init__(self, expiry: Expiry) -> None:
@@ -105,37 +126,44 @@ class Sweep:
         self.expired = 0
 
     def is_due(self, now: float) -> bool:
-        """Whether a sweep is under way, or should begin."""
-        return self._row > 0 or now >= self._rest_until
+        """Whether a round is under way, or should begin."""
+        return self._row + self._slot > 0 or now >= self._rest_until
 
-    def run(self, space: RowSpace, now: float, most: int) -> int:
-        """Look at `most` rows and remove those that are to go; returns how many went."""
-        index = space.index
-        stop = min(self._row + most, space.numbers.top)
-        found = self._look(index.records, self._row, stop, now)
-        keys = index.records[found, 0]
-        self._row = stop
-        if stop >= space.numbers.top:
-            self._row, self._rest_until = 0, now + self.unseen / 16
-        if space.cold is not None:
-            last = min(self._slot + -(-most // COLD_SHARE), space.cold.numbers.top)
-            on_disk = self._look(space.cold.records, self._slot, last, now)
-            self._slot = last if last < space.cold.numbers.top else 0
-            keys = np.concatenate([keys, space.cold.records[on_disk, 0]])
-        gone = space.remove(frozen(keys)) if keys.size else 0
+    def run(self, space: RowSpace, now: float, most: int | None) -> int:
+        """Look at `most` rows, or at all, and remove those that are to go; returns how many went.
+
+        A row on disk counts as sixteen.
+        """
+        if most is None:
+            self._row = self._slot = 0
+        found, looked = self._in_memory(space, now, most)
+        if most is None or looked < most:
+            share = None if most is None else -(-(most - looked) // COLD_SHARE)
+            found = np.concatenate([found, self._on_disk(space, now, share)])
+            if self._slot == 0:
+                self._row, self._rest_until = 0, now + self.unseen / 16
+        gone = space.remove(found) if found.size else 0
         self.expired += gone
         return gone
 
-    def _look(self, rows: Keys, start: int, stop: int, now: float) -> NDArray[np.int64]:
+    def _in_memory(self, space: RowSpace, now: float, most: int | None) -> tuple[Keys, int]:
+        start, top = self._row, space.numbers.top
+        self._row = top if most is None else max(start, min(start + most, top))
+        return self._look(space.index.records, start, self._row, now), self._row - start
+
+    def _on_disk(self, space: RowSpace, now: float, most: int | None) -> Keys:
+        """Like `_in_memory`; `_slot` is 0 again at the end of the round."""
+        if space.cold is None:
+            return np.empty(0, np.uint64)
+        start, top = self._slot, space.cold.numbers.top
+        stop = top if most is None else min(start + most, top)
+        self._slot = stop if stop < top else 0
+        return self._look(space.cold.records, start, stop, now)
+
+    def _look(self, rows: Keys, start: int, stop: int, now: float) -> Keys:
+        """The keys of the rows from `start` to `stop` that are to go."""
         found = np.empty(max(stop - start, 0), np.int64)
-        count = records.expired(
-            rows,
-            start,
-            stop,
-            int(now - self.unseen),
-            self.rate,
-            int(now),
-            self.least,
-            found,
-        )
-        return found[:count]
+        since, second = int(now - self.unseen), int(now)
+        count = records.expired(rows, start, stop, since, self.rate, second, self.least, found)
+        keys: Keys = rows[found[:count], 0]
+        return keys

@@ -23,6 +23,7 @@ from kv.store.numbers import Numbers
 
 log = logging.getLogger(__name__)
 
+ON_DISK = 1 << 40  # scans count records on disk from here on
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
@@ -64,12 +65,6 @@ class RowSpace:
         begin(self.index.records, rows, version, now)
         return rows
 
-    def read(self, slots: Rows) -> NDArray[Any]:
-        """Copies of the rows of these records on disk, as they would lie in memory."""
-        assert self.cold is not None
-        words = self.cold.records.view(np.uint32)[slots, tiers.HEAD :]
-        return np.ascontiguousarray(words[:, : self.row_nbytes // 4]).view(self.data.dtype)
-
     def remove(self, keys: Keys) -> int:
         """Forget keys, none twice, and their rows; returns how many there were."""
         rows = self.index.remove(frozen(keys))
@@ -94,6 +89,7 @@ class RowSpace:
         if not rows.size:
             return
         slots = self.cold.take(rows.size)
+        self.index.cold = self.cold.records  # may be mapped anew
         records = self.index.records
         tiers.spill(*self._words(), rows, self.cold.records.view(np.uint32), slots)
         self.index.redirect(frozen(records[rows, 0]), rows, -2 - slots)
@@ -109,6 +105,29 @@ class RowSpace:
         self.index.redirect(keys, found, rows)
         self.cold.numbers.give_back(slots)
         return rows
+
+    def scan(self, start: int, count: int) -> tuple[Keys, NDArray[Any], Rows, int]:
+        """The rows numbered from `start`, `count` or fewer, those on disk from ON_DISK on.
+
+        Returns keys, rising; rows as they lie in memory, and which of them belong to the keys;
+        where to go on, `end` or more when the scan is over.
+        """
+        start, count, top = max(start, 0), max(count, 1), self.numbers.top
+        if self.cold is None or start < top:
+            stop = min(start + count, top)
+            keys, rows = _sorted(self.index.records, start, stop)
+            return keys, self.data, rows, stop
+        start = max(start - ON_DISK, 0)
+        stop = min(start + count, self.cold.numbers.top)
+        keys, slots = _sorted(self.cold.records, start, stop)
+        words = self.cold.records.view(np.uint32)[slots, tiers.HEAD :]
+        copy = np.ascontiguousarray(words[:, : self.row_nbytes // 4]).view(self.data.dtype)
+        return keys, copy, np.arange(slots.size), stop + ON_DISK
+
+    @property
+    def end(self) -> int:
+        """Where a scan ends."""
+        return self.numbers.top if self.cold is None else ON_DISK + self.cold.numbers.top
 
     def cut(self, top: int) -> None:
         """Give back the memory of the rows from `top` on, all of them free."""
@@ -158,3 +177,11 @@ class RowSpace:
         rows, absent, cold = self.index.find(frozen(records[used, 0]))
         assert absent == cold == 0, "a row's key is not in the index"
         assert np.array_equal(rows, used), "a row's key leads to another row"
+
+
+def _sorted(records: Keys, start: int, stop: int) -> tuple[Keys, Rows]:
+    """Keys, rising, and numbers of the records from `start` to `stop` that are in use."""
+    numbers = start + np.flatnonzero(records[start:stop, VERSION])
+    keys = records[numbers, 0]
+    order = np.argsort(keys)
+    return keys[order], numbers[order]

@@ -24,7 +24,7 @@ from kv.spec import LINE, TableSpec
 from kv.store import arena
 from kv.store.cold import ColdTier
 from kv.store.index import Index
-from kv.store.lifecycle import Sweep, gate_of
+from kv.store.lifecycle import Admissions, Sweep, gate_of
 from kv.store.limits import Evict, Refuse, Spill
 from kv.store.space import RowSpace
 from kv.store.stats import StoreStats, TopKeys
@@ -32,7 +32,6 @@ from kv.store.stats import StoreStats, TopKeys
 BATCH = 65536  # rows of one batch of `items`
 SWEEP = 4096  # rows that one push looks at for expiry, at most
 ONE_SHOW = int(records.SHOW)
-ON_DISK = 1 << 40  # scans count records on disk from here on
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -77,12 +76,14 @@ class SparseStore:
         if spec.when_full == "spill" and spec.memory_limit:
             self.space.cold = ColdTier(spec.name, 4 * self.stride, spill_dir)
             self.space.index.cold = self.space.cold.records
-        self._gate = gate_of(spec.admission, int(self._seed), parts)
+        self._gate: Admissions | None = None
+        if spec.admission is not None:
+            self._gate = Admissions(gate_of(spec.admission, int(self._seed), parts))
         self._sweep = None if spec.expiry is None else Sweep(spec.expiry)
         self._rate = 0.0 if self._sweep is None else self._sweep.rate
         self._watches = self._sweep is not None or isinstance(self.limit, Evict)
         self._top = TopKeys()
-        self._admitted = self._denied = self._hits = self._misses = 0
+        self._hits = self._misses = 0
 
     def _build(self, capacity: int, nbytes: int, parts: int) -> None:
         """The row space, and the limit on it."""
@@ -131,8 +132,7 @@ class SparseStore:
     @property
     def top(self) -> int:
         """Where a scan ends."""
-        cold = self.space.cold
-        return self.space.numbers.top if cold is None else ON_DISK + cold.numbers.top
+        return self.space.end
 
     def pull(
         self,
@@ -164,12 +164,12 @@ class SparseStore:
             self._hits += rows.size
             kernels.gather(self.data, rows, out)
             return out
-        keys = frozen(keys)
+        keys, version = frozen(keys), self.version + 1
         if keys.size <= self.limit.at_once:
-            self._pull(keys, create, out, now)
+            self._pull(keys, create, out, now, version)
         else:
             for part in self._parts(keys):
-                self._pull(keys[part], create, out[part], now)
+                self._pull(keys[part], create, out[part], now, version)
         return out
 
     def push(
@@ -219,6 +219,7 @@ class SparseStore:
             rows, absent, _ = self.index.find(part)
             if absent:
                 self._bring(part, rows, absent, 0, version)
+                self.limit.touch(rows)
 
     def locate(self, keys: Keys) -> Rows | None:
         """The row numbers of `keys`, int64 (n,), if all have rows in memory; else None."""
@@ -255,11 +256,11 @@ class SparseStore:
         self.version += bool(removed)
         return removed
 
-    def expire(self, now: float | None = None, most: int = SWEEP) -> int:
-        """Look at the next `most` rows, and forget those that the expiry policy lets go.
+    def expire(self, now: float | None = None, most: int | None = None) -> int:
+        """Look at all rows, or at the next `most`, and forget those that the policy lets go.
 
-        A push calls this for some rows; call it by hand until a whole round is through. `now` is
-        in seconds, by default the store's clock. Returns how many went.
+        A push calls this for some rows. `now` is in seconds, by default the store's clock. Returns
+        how many went.
         """
         if self._sweep is None:
             return 0
@@ -276,9 +277,9 @@ class SparseStore:
             nbytes=self.nbytes,
             disk_nbytes=0 if cold is None else cold.nbytes,
             load_factor=self.index.load,
-            admitted=self._admitted,
-            denied=self._denied,
-            dropped_gradients=self._denied,
+            admitted=self._gate.admitted if self._gate else 0,
+            denied=self._gate.denied if self._gate else 0,
+            dropped_gradients=self._gate.denied if self._gate else 0,
             evicted=self.limit.evicted,
             expired=0 if self._sweep is None else self._sweep.expired,
             spilled=self.limit.spilled,
@@ -305,18 +306,7 @@ class SparseStore:
         Rows in memory come first, then those on disk. The scan is over when the returned number is
         not below `top`.
         """
-        start, count = max(start, 0), max(count, 1)
-        hot, cold = self.space.numbers.top, self.space.cold
-        if start >= hot and cold is not None:
-            start = max(start - ON_DISK, 0)
-            stop = min(start + count, cold.numbers.top)
-            keys, numbers = sorted_keys(cold.records, start, stop)
-            data, rows = self.space.read(numbers), np.arange(numbers.size)
-            stop += ON_DISK
-        else:
-            stop = min(start + count, hot)
-            keys, rows = sorted_keys(self.index.records, start, stop)
-            data = self.data
+        keys, data, rows, stop = self.space.scan(start, count)
         out = np.empty((rows.size, self.dim), np.float32)
         kernels.gather(data, rows, out)
         return keys, out, stop
@@ -328,7 +318,7 @@ class SparseStore:
         versions = self.index.records[: self.space.numbers.top, records.VERSION]
         assert (versions <= self.version).all(), "a row is newer than the store"
 
-    def _pull(self, keys: Keys, create: bool, out: Values, now: int) -> None:
+    def _pull(self, keys: Keys, create: bool, out: Values, now: int, version: int) -> None:
         makes = create and self.spec.missing == "init" and self._gate is None
         self.limit.settle(keys.size)
         rows, absent, on_disk = self.index.find(keys)
@@ -336,7 +326,7 @@ class SparseStore:
         if absent and not makes:
             self._refuse_missing(keys, rows)
         if on_disk or (absent and makes):
-            self._bring(keys, rows, absent if makes else 0, on_disk, self.version + 1)
+            self._bring(keys, rows, absent if makes else 0, on_disk, version)
         if now:
             self._see(rows if makes or not absent else rows[rows >= 0], 0, now)
         self.limit.touch(rows)
@@ -357,7 +347,7 @@ class SparseStore:
         if absent:
             self._refuse_missing(keys, rows)
             if self._gate is not None:
-                kept = self._admitted_places(keys, rows, clock)
+                kept = self._gate.kept(keys, rows, clock)
                 absent -= keys.size - kept.size
                 keys, grads, rows = frozen(keys[kept]), frozen(grads[kept]), rows[kept]
                 shows = shows[kept] if shows is not None else None
@@ -397,17 +387,6 @@ class SparseStore:
             self._initialize(self.data, fresh, wanted)
             kernels.reset_state(self.data, fresh, self.dim, self._state)
 
-    def _admitted_places(self, keys: Keys, rows: Rows, clock: int) -> Rows:
-        """Where `keys` have a row or are to get one now; the others are counted."""
-        assert self._gate is not None
-        places = np.flatnonzero(rows == -1)
-        admitted = self._gate.admit(keys[places], clock)
-        self._admitted += int(np.count_nonzero(admitted))
-        self._denied += int(np.count_nonzero(~admitted))
-        kept = np.ones(keys.size, np.bool_)
-        kept[places] = admitted
-        return np.flatnonzero(kept)
-
     def _parts(self, keys: Keys) -> Iterator[slice]:
         """`keys` in slices that fit into memory together.
 
@@ -440,14 +419,6 @@ class SparseStore:
 
     def _initialize(self, data: Values, rows: Rows, keys: Keys) -> None:
         kernels.initialize(data, rows, keys, self.dim, *self._recipe, self._seed)
-
-
-def sorted_keys(rows: Keys, start: int, stop: int) -> tuple[Keys, Rows]:
-    """Keys, rising, and numbers of the records from `start` to `stop` that are in use."""
-    numbers = start + np.flatnonzero(rows[start:stop, records.VERSION])
-    keys = rows[numbers, 0]
-    order = np.argsort(keys)
-    return keys[order], numbers[order]
 
 
 def stride_of(floats: int) -> int:
