@@ -10,6 +10,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from kv.keylist import as_values
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
 from kv.store.parts import KEY_FLOATS, Cut, Parts
+from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
 Keys = NDArray[np.uint64]
@@ -112,13 +114,15 @@ class Table(ABC):
                 yield keys, values
 
     def stats(self) -> dict[str, Any]:
-        """What `Command.STATS` answers, of msgpack types."""
+        """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""
+        parts = self.store.stats()
         return {
             "name": self.spec.name,
             "kind": self.spec.kind,
             "mode": self.mode.name,
             "clock": self.mode.clock,
-            **self.store.stats(),
+            "parts": [part.rows for part in parts],
+            **together(parts),
         }
 
 
@@ -278,3 +282,16 @@ class BlockTable(Table):
     def _refuse(self, keys: Keys | None) -> None:
         if keys is not None and keys is not self.store.numbers:
             raise ValueShapeError(self.spec.name, "it is dense: its values come without keys")
+
+
+def together(parts: Sequence[StoreStats]) -> dict[str, Any]:
+    """The stats of a table from those of its parts: counts add up, the load is their mean."""
+    found: dict[str, Any] = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(StoreStats)
+        if field.name != "top"
+    }
+    found["load_factor"] /= len(parts)
+    top = sorted((entry for part in parts for entry in part.top), key=lambda entry: -entry[1])
+    found["top"] = [list(entry) for entry in top[: max(len(part.top) for part in parts)]]
+    return found

@@ -76,13 +76,6 @@ def reset_state(data, rows, dim, value):
 
 
 @kernel
-def stamp(versions, rows, version):
-    """versions[rows] = version.  versions: uint64 (capacity,)."""
-    for i in range(np.uint64(rows.size)):
-        versions[np.uint64(rows[i])] = version
-
-
-@kernel
 def initialize(data, rows, keys, dim, recipe, a, b, seed):
     """The initial weights of `keys` into `rows`, each value from (seed, key, column) alone.
 

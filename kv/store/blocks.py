@@ -8,8 +8,6 @@ end, so that what is read is the array as it was between two pushes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +15,7 @@ from kv.dense import BlockShare
 from kv.fairlock import FairLock
 from kv.spec import TableSpec
 from kv.store.sparse import SparseStore
+from kv.store.stats import StoreStats
 
 Values = NDArray[np.float32]
 
@@ -76,9 +75,10 @@ class Blocks:
         with self.lock:
             self.store.assign(self.keys, values)
 
-    def stats(self) -> dict[str, Any]:
-        """Rows and bytes; msgpack types."""
-        return {"parts": [len(self)], "rows": len(self), "nbytes": self.store.nbytes}
+    def stats(self) -> list[StoreStats]:
+        """Of its only part."""
+        with self.lock:
+            return [self.store.stats()]
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of later pushes, before the schedule's factor."""

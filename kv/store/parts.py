@@ -13,7 +13,7 @@ Each row is read and written whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from kv.placement import NUM_SLOTS
 from kv.spec import TableSpec
 from kv.store import arena
 from kv.store.sparse import BATCH, SparseStore
+from kv.store.stats import StoreStats
 
 T = TypeVar("T", bound=np.generic)
 Keys = NDArray[np.uint64]
@@ -49,8 +50,9 @@ class Part:
         self.promised = 0  # rows that pushes under way may still make
 
     def has_room(self, count: int) -> bool:
-        """Whether `count` more rows fit for certain; the lock is held."""
-        return len(self.store) + self.promised + count <= self.store.capacity
+        """Whether `count` more rows may be made for certain; the lock is held."""
+        never_refuses = self.store.spec.memory_limit and self.store.spec.when_full != "refuse"
+        return bool(never_refuses) or self.store.limit.has_room(self.promised + count)
 
     def refuse_missing(self, keys: Keys) -> None:
         """Raise MissingKeyError if a key has no row; the lock is held."""
@@ -117,7 +119,7 @@ class Parts:
     def __init__(self, spec: TableSpec, count: int = 1) -> None:
         self.spec, self.dim = spec, spec.dim
         share = None if count == 1 else arena.physical_memory() // count
-        self.parts = [Part(SparseStore(spec, reserve=share)) for _ in range(count)]
+        self.parts = [Part(SparseStore(spec, reserve=share, parts=count)) for _ in range(count)]
         self.chunk = max(1, CHUNK // (spec.dim + KEY_FLOATS))  # keys
         self._part_of_slot = frozen((np.arange(NUM_SLOTS) % count).astype(np.uint16))
 
@@ -257,14 +259,13 @@ class Parts:
             return keys, values, (number << PART_SHIFT) + go_on
         return keys, values, (number + 1) << PART_SHIFT if number + 1 < len(self.parts) else -1
 
-    def stats(self) -> dict[str, Any]:
-        """Rows and bytes, together and by part; msgpack types."""
-        rows = [len(part.store) for part in self.parts]
-        return {
-            "parts": rows,
-            "rows": sum(rows),
-            "nbytes": sum(part.store.nbytes for part in self.parts),
-        }
+    def stats(self) -> list[StoreStats]:
+        """Of each part."""
+        found = []
+        for part in self.parts:
+            with part.lock:
+                found.append(part.store.stats())
+        return found
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of later pushes, before the schedule's factor."""

@@ -172,7 +172,7 @@ def test_a_push_without_room_changes_nothing_and_gives_its_room_back() -> None:
     parts = engine.tables[table].store.parts
     keys = increasing(np.random.default_rng(1), 50)
     engine.push(table, 0, 0, keys[::2], np.ones((25, 3), np.float32))
-    parts[1].store.capacity = len(parts[1].store)
+    parts[1].store.limit.most = len(parts[1].store)
 
     with pytest.raises(ArenaFullError, match="use more servers"):
         engine.push(table, 0, 0, keys, np.ones((50, 3), np.float32))
