@@ -84,6 +84,7 @@ class Postoffice:
         self.epoch = 0
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.counts: Counter[str] = Counter()
+        self.before_goodbye: list[Callable[[], None]] = []  # called once, as this node ends
         self._bind, self._wanted_rank = bind, rank
         self._customers: dict[tuple[int, int], Customer] = {}
         self._servers_of_app: dict[int, Customer] = {}
@@ -175,6 +176,8 @@ class Postoffice:
             failure: why this node ends early; the scheduler then ends the job.
             timeout: seconds to wait until the scheduler has taken note.
         """
+        while self.before_goodbye:
+            self.before_goodbye.pop()()
         if self.nodes and not self._goodbye_done:
             message = self._control(Control.GOODBYE, {"failure": failure})
             self.van.send(message)
