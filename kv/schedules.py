@@ -11,9 +11,10 @@ The formulas are those of `torch.optim.lr_scheduler` where it has them: LinearLR
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from kv.errors import SettingError
 from kv.settings import Named
 
 
@@ -148,3 +149,29 @@ class InverseSqrt(Schedule):
 
     def factor(self, clock: int) -> float:
         return math.sqrt(self.steps / (self.steps + clock))
+
+
+def parse(text: str) -> Schedule:
+    """A schedule from `NAME:NUMBER:…`, its settings in order; warmups go before it after commas.
+
+    >>> parse("warmup:1000, cosine:20000:0.1")
+    Warmup(steps=1000.0, start=0.1, then=CosineDecay(steps=20000.0, end=0.1))
+
+    Raises:
+        SettingError: an unknown name, too few, too many or wrong numbers.
+    """
+    schedule: Schedule | None = None
+    for part in reversed(text.split(",")):
+        name, *numbers = (word.strip() for word in part.split(":"))
+        kind = Schedule.members.get(name.lower(), Schedule)
+        known = [f.name for f in fields(kind) if "family" not in f.metadata]
+        if kind is not Schedule and len(numbers) > len(known):
+            raise SettingError(f"schedule {name}", f"{part.strip()!r} has more than {known}")
+        if schedule is not None and kind not in (Warmup, Schedule):
+            problem = f"only a warmup comes before another schedule, not {name!r}"
+            raise SettingError("schedule", problem)
+        chained = {} if schedule is None else {"then": schedule}
+        settings = dict(zip(known, numbers, strict=False))
+        schedule = Schedule.by_name(name, **settings, **chained)
+    assert schedule is not None  # split gives one part at least
+    return schedule

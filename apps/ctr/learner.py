@@ -89,6 +89,7 @@ class Learner:
             conf.sparse_dict.emb_dim,
             optimizer=embedding_optimizer(conf),
             initializer=embedding_initializer(conf),
+            storage=conf.sparse_dict.storage,
         )
         initializers = self.network.initializers()
         self.dense = {

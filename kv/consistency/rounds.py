@@ -38,7 +38,7 @@ def weighted_mean_of(pushes: Round, workers: int) -> Part:
     parts = list(itertools.chain.from_iterable(pushes[rank] for rank in sorted(pushes)))
     if len(parts) == 1 and parts[0].weight:
         return parts[0].keys, parts[0].grads
-    total = sum(part.weight for part in parts)
+    total = sum(part.weight for part in parts if not part.is_rest)
     factors = [part.weight / total if total else 0.0 for part in parts]
     return weigh_parts([(part.keys, part.grads) for part in parts], factors)
 

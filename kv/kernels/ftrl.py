@@ -32,16 +32,16 @@ def ftrl(data, dim, rows, grads, lr, beta, near, ridge):
         if i + AHEAD < count:
             prefetch_row(data, rows[i + AHEAD], second + width)
         row = np.uint64(rows[i])
-        for j in range(width):
-            g, w, before = grads[i, j], data[row, j], data[row, second + j]
+        for j in range(width):  # without a branch: all is computed, then chosen
+            g, w, y, before = grads[i, j], data[row, j], data[row, width + j], data[row, second + j]
             n = before + g * g
             root = np.sqrt(n)
-            held = -(w * (beta + ridge)) - (near if w > zero else (-near if w < zero else zero))
-            y = held if before == zero else data[row, width + j]
+            sign = (one if w > zero else zero) - (one if w < zero else zero)
+            held = -(w * (beta + ridge)) - sign * near
+            y = held if before == zero else y
             y += lr * g - (root - np.sqrt(before)) * w
-            sign = one if y > zero else -one
-            fresh = -(y - sign * near) / (beta + root + ridge)
-            fresh = fresh if sign * y > near else zero
-            data[row, j] = fresh if n > zero else w
+            excess = max(y - near, zero) + min(y + near, zero)
+            fresh = (zero - excess) / (beta + root + ridge)
+            data[row, j] = w if n == zero else fresh
             data[row, width + j] = y
             data[row, second + j] = n

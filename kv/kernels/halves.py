@@ -21,6 +21,7 @@ from kv.kernels.jit import AHEAD, bits_of, float_of, kernel, prefetch_row
 ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
 
+STEP = np.uint32(0x9E3779B9)  # 2^32 over the golden ratio: far from one column to the next
 SIGN, MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
 INFINITE = np.uint32(0x7F800000)  # float32
 LEAST_NORMAL = np.uint32(0x38800000)  # 2^-14, the smallest normal half, in float32
@@ -49,7 +50,7 @@ def nearest(value):
     bits = bits_of(value)
     magnitude = bits & MAGNITUDE
     odd = (magnitude >> DROPPED) & np.uint32(1)
-    normal = (magnitude + np.uint32(0xFFF) + odd - REBIAS) >> DROPPED
+    normal = np.uint32(magnitude + np.uint32(0xFFF) + odd - REBIAS) >> DROPPED
     tiny = bits_of(float_of(magnitude) + np.float32(0.5)) - HALF  # rounded by the addition
     return finished(bits, normal if magnitude >= LEAST_NORMAL else tiny)
 
@@ -61,7 +62,7 @@ def drawn(value, chance):
     chance: uint32, evenly spread; its top bits count."""
     bits = bits_of(value)
     magnitude = bits & MAGNITUDE
-    normal = (magnitude + (chance >> np.uint32(19)) - REBIAS) >> DROPPED
+    normal = np.uint32(magnitude + (chance >> np.uint32(19)) - REBIAS) >> DROPPED
     least = magnitude if magnitude < LEAST_NORMAL else np.uint32(0)
     scaled = float_of(least) * np.float32(2.0**24)
     below = np.uint32(np.int32(scaled))
@@ -78,6 +79,19 @@ def finished(bits, half):
     half = half if half < GREATEST and magnitude < INFINITE else GREATEST
     half = half if magnitude <= INFINITE else NAN
     return half | ((bits >> np.uint32(16)) & SIGN)
+
+
+@kernel
+def mix32(value):
+    """A bijection of uint32 in which each bit depends on all: the finaliser of MurmurHash3.
+
+    Of 32 bits, so that a loop over columns becomes vector code; 64-bit products would not, which
+    is what Numba takes two uint32 to unless told otherwise."""
+    value = np.uint32(value ^ (value >> np.uint32(16)))
+    value = np.uint32(value * np.uint32(0x85EBCA6B))
+    value = np.uint32(value ^ (value >> np.uint32(13)))
+    value = np.uint32(value * np.uint32(0xC2B2AE35))
+    return np.uint32(value ^ (value >> np.uint32(16)))
 
 
 @kernel
@@ -144,20 +158,16 @@ def put_rows(data, rows, keys, dim, values, seed, clock):
 
     data: float32 (capacity, stride), written; rows: int64 (n,); keys: uint64 (n,); values: float32
     (n, dim + state); seed, clock: uint64. The chance of column j comes from (seed, key, clock, j)
-    alone: 32 bits of output j // 2 of a splitmix64 stream."""
+    alone: a hash of the first three, to which j steps are added, mixed once more."""
     count, width = np.uint64(rows.size), np.uint64(dim)
     packed, state = (width + ONE) >> ONE, np.uint64(values.shape[1]) - width
     halves = data.view(np.uint16)
     salt = mix64(seed + (clock + ONE) * GOLDEN)
     for i in range(count):
         row = np.uint64(rows[i])
-        start = mix64(mix64(keys[i] + GOLDEN) ^ salt)
-        for pair in range(packed):
-            j = pair + pair
-            chance = mix64(start + (pair + ONE) * GOLDEN)
-            halves[row, j] = np.uint16(drawn(values[i, j], np.uint32(chance)))
-            if j + ONE < width:
-                upper = np.uint32(chance >> np.uint64(32))
-                halves[row, j + ONE] = np.uint16(drawn(values[i, j + ONE], upper))
+        start = np.uint32(mix64(mix64(keys[i] + GOLDEN) ^ salt) >> np.uint64(32))
+        for j in range(width):
+            chance = mix32(np.uint32(start + np.uint32(j) * STEP))
+            halves[row, j] = np.uint16(drawn(values[i, j], chance))
         for j in range(state):
             data[row, packed + j] = values[i, width + j]

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-AHEAD = np.uint64(16)  # rows or keys between a prefetch and its use; measured best at dim 8 to 64
+AHEAD = np.uint64(24)  # rows or keys between a prefetch and its use; measured at dim 8 to 64
 LINE = np.uint64(16)  # float32 in a cache line
-FARTHEST = np.uint64(64)  # floats of a row fetched by hand; the hardware notices longer ones itself
+FARTHEST = np.uint64(128)  # floats of a row fetched by hand; the hardware notices longer ones
 
 
 def kernel(function: Callable[..., Any]) -> Any:

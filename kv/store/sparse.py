@@ -65,7 +65,7 @@ class SparseStore:
     ) -> None:
         self.spec, self.dim, self._now = spec, spec.dim, now
         self.format = format_of(spec)
-        self.stride = stride_of(self.format.floats)
+        self.stride = stride_of(self.format.floats, is_tight=spec.storage == "float16")
         self.version = 0  # grows with every change
         self._build(capacity, arena.physical_memory() if reserve is None else reserve, parts)
         if spec.when_full == "spill" and spec.memory_limit:
@@ -429,12 +429,15 @@ class SparseStore:
             )
 
 
-def stride_of(floats: int) -> int:
+def stride_of(floats: int, is_tight: bool = False) -> int:
     """Floats from one row to the next: whole cache lines where that costs little memory.
 
     Up to a cache line the next power of two, so that no row lies across two lines; above, whole
-    lines if they add a third at most, else multiples of 4.
+    lines if they add a third at most, else multiples of 4. `is_tight` is for tables that are to be
+    small: multiples of 4 from 4 floats on.
     """
+    if is_tight and floats > 4:
+        return -(-floats // 4) * 4
     if floats <= LINE:
         return 1 << (floats - 1).bit_length()
     lines = -(-floats // LINE) * LINE

@@ -15,7 +15,7 @@ from kv.local import LocalCluster
 from kv.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from kv.placement import SlotMap, slot_of
 from kv.spec import TableSpec
-from kv.store.formats import BLOCK, format_of
+from kv.store.formats import BLOCK
 from kv.store.sparse import SparseStore
 
 F = np.float32
@@ -214,11 +214,21 @@ def test_a_key_without_a_row_reads_what_its_row_will_hold(initializer: object) -
 
 @pytest.mark.parametrize(
     ("optimizer", "dim", "nbytes"),
-    [(SGD(), 16, 32), (SGD(), 7, 16), (Adagrad(), 16, 96), (RowwiseAdagrad(), 64, 132)],
+    [
+        (SGD(), 2, 4),
+        (SGD(), 7, 16),
+        (SGD(), 16, 32),
+        (Adagrad(), 16, 96),
+        (RowwiseAdagrad(), 16, 48),
+        (RowwiseAdagrad(), 64, 144),
+    ],
     ids=str,
 )
 def test_weights_take_half_the_memory(optimizer: Optimizer, dim: int, nbytes: int) -> None:
-    assert 4 * format_of(spec_of(optimizer, "float16", dim)).floats == nbytes
+    store = SparseStore(spec_of(optimizer, "float16", dim), reserve=1 << 24)
+
+    assert 4 * store.stride == nbytes
+    assert store.data.strides == (nbytes, 4)
 
 
 def test_tables_with_halves_do_all_that_others_do() -> None:

@@ -159,6 +159,17 @@ def test_a_worker_that_has_finished_before_does_not_count_in_a_mean() -> None:
     assert engine.pull(0, keys(1)).tolist() == [[-4.0]]
 
 
+def test_a_push_in_pieces_has_one_weight() -> None:
+    whole = Update(keys(1, 2, 3), ones(3, 4.0), 3.0)
+    pieces = [Update(keys(1), ones(1, 4.0), 3.0), Update(keys(2, 3), ones(2, 4.0), 3.0, 0, True)]
+    other = Update(keys(2), ones(1, 8.0), 1.0)
+
+    one = aggregated("weighted_mean", {0: [whole], 1: [other]}, 2, 0)
+    cut = aggregated("weighted_mean", {0: pieces, 1: [other]}, 2, 0)
+
+    assert one.grads.tolist() == cut.grads.tolist() == [[3.0], [5.0], [3.0]]
+
+
 def test_weights_of_zero_alone_move_nothing() -> None:
     engine = engine_of("weighted_mean", 1)
 

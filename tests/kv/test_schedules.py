@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kv.errors import SettingError
 from kv.schedules import (
     ConstantRate,
     CosineDecay,
@@ -15,6 +16,7 @@ from kv.schedules import (
     Schedule,
     StepDecay,
     Warmup,
+    parse,
 )
 
 
@@ -88,3 +90,36 @@ def test_warmup_and_inverse_root_are_the_transformers() -> None:
 
     expected = [40**0.5 * min(t**-0.5, t * 40**-1.5) for t in range(1, 400)]
     assert factors == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("constant", ConstantRate()),
+        ("Step : 10", StepDecay(10)),
+        ("warmup:4", Warmup(4)),
+        (
+            "warmup:4:0.5, warmup:2, linear:9:0.1",
+            Warmup(4, 0.5, Warmup(2, then=LinearDecay(9, 0.1))),
+        ),
+    ],
+)
+def test_schedules_are_read_from_text(text: str, schedule: Schedule) -> None:
+    assert parse(text) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "unknown name ''"),
+        ("wramup:4", "did you mean warmup"),
+        ("warmup", "warmup: steps must be given"),
+        ("step:x", "steps must be a finite number, not 'x'"),
+        ("step:1:0.5:3", "has more than"),
+        ("step:1,cosine:5", "only a warmup comes before another schedule, not 'step'"),
+        ("stp:1,cosine:5", "did you mean step"),
+    ],
+)
+def test_text_that_is_no_schedule_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(SettingError, match=problem):
+        parse(text)
