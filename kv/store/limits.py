@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kv.errors import ArenaFullError
 from kv.kernels import tiers
 from kv.kernels.jit import frozen
+from kv.kernels.records import VERSION
 from kv.store import arena
 from kv.store.index import RECORD_BYTES, nbytes_for
 from kv.store.space import RowSpace
@@ -151,17 +152,18 @@ class Spill(Evict):
         """
         space = self.space
         left = self.limit - space.index.nbytes_with(count)
-        self.most = min(self._whole, left // self._row_nbytes)
-        if self.most < count:
+        most = min(self._whole, left // self._row_nbytes)
+        if most < count:
             raise ArenaFullError(
                 space.table,
-                f"{len(space.index)} keys leave room for {max(self.most, 0)} rows in memory within "
+                f"{len(space.index)} keys leave room for {max(most, 0)} rows in memory within "
                 f"memory_limit = {self.limit}; raise it, or use more servers",
             )
-        if space.numbers.top > self.most:
-            versions = space.index.records[self.most : space.numbers.top, 1]
-            self._drop(self.most + np.flatnonzero(versions))
-            space.cut(self.most)
+        if space.numbers.top > most:
+            versions = space.index.records[most : space.numbers.top, VERSION]
+            self._drop(most + np.flatnonzero(versions))
+            space.cut(most)
+        self.most = most
 
     def _drop(self, victims: Rows) -> None:
         self.space.spill(victims)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kv.errors import ArenaFullError, MissingKeyError
 from kv.initializers import Uniform
 from kv.kernels.records import HALF, SECONDS, USE, VERSION
-from kv.optimizers import SGD, Adagrad
+from kv.optimizers import Adagrad
 from kv.policies import Admission, AfterSightings, ByAge, ByScore, Expiry, WithProbability
 from kv.spec import TableSpec
 from kv.store.sparse import SparseStore
@@ -237,3 +237,267 @@ class LimitMachine(RuleBasedStateMachine):
 
 LimitMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
 test_a_store_with_little_memory_agrees_with_a_dict = LimitMachine.TestCase
+
+
+def ones(count: int, dim: int = DIM) -> np.ndarray:
+    return np.ones((count, dim), np.float32)
+
+
+def test_a_table_four_times_its_limit_trains_like_one_in_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    small, large = make("spill", 280 << 10, spill_dir=str(tmp_path)), make()
+    for _ in range(40):
+        keys = np.unique(rng.integers(0, 2400, 300, dtype=np.uint64))
+        grads = rng.standard_normal((keys.size, DIM)).astype(np.float32)
+        np.testing.assert_array_equal(small.pull(keys), large.pull(keys))
+        small.push(keys, grads)
+        large.push(keys, grads)
+        small.validate()
+
+    stats = small.stats()
+    assert 512 * len(large) > 4 * small.spec.memory_limit
+    assert stats.nbytes <= small.spec.memory_limit
+    assert stats.rows == len(large)
+    assert 0 < stats.hot_rows < stats.rows / 4
+    assert stats.hot_hits > 0
+    assert stats.hot_misses > 1000
+    assert stats.spilled > 1000
+    assert stats.disk_nbytes >= (stats.rows - stats.hot_rows) * (512 + 24)
+    keys = np.sort(np.concatenate([keys for keys, _ in large.items()]))
+    np.testing.assert_array_equal(small.pull(keys), large.pull(keys))
+    assert list(tmp_path.iterdir()) == [], "the file has no name that could be left behind"
+
+
+def test_hot_rows_stay_in_memory_while_others_pass_through() -> None:
+    store = make("spill", 300 << 10)
+    hot = np.arange(100, dtype=np.uint64)
+    store.push(hot, ones(100))
+    for start in range(1000, 4000, 100):
+        cold = np.arange(start, start + 100, dtype=np.uint64)
+        store.push(np.concatenate([hot, cold]), ones(200))
+
+    stats = store.stats()
+    assert stats.hot_misses < 100, "of 3000"
+    assert stats.spilled > 2000
+    assert store.locate(hot) is not None
+
+
+def test_row_numbers_are_known_until_the_generation_changes() -> None:
+    store = make("spill", LIMIT)
+    keys = as_array(range(5))
+    assert store.locate(keys) is None
+    store.push(keys, ones(5))
+    rows, generation = store.locate(keys), store.generation
+    assert rows is not None
+    assert rows.tolist() == [0, 1, 2, 3, 4]
+
+    store.push(as_array(range(10, 15)), ones(5))
+    assert store.generation == generation, "rows that are added change no other row's number"
+
+    for start in range(20, 60, 5):
+        store.push(as_array(range(start, start + 5)), ones(5))
+    assert store.generation != generation
+    assert store.locate(keys) is None, "they are on disk"
+
+
+def test_values_are_written_where_the_caller_wants_them() -> None:
+    store = make()
+    keys, out = as_array({3, 4}), np.empty((2, DIM), np.float32)
+
+    assert store.pull(keys, out=out) is out
+
+    np.testing.assert_array_equal(out, store.pull(keys))
+    np.testing.assert_array_equal(out, store.pull(keys, rows=store.locate(keys)))
+
+
+def test_a_full_disk_is_an_error_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make("spill", LIMIT)
+    held = as_array(range(24))
+    store.assign(held[:12], 2 * ones(12))
+    store.assign(held[12:], 3 * ones(12))
+
+    def full(descriptor: int, start: int, count: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ArenaFullError, match=r"No space left on device.*\[server\] spill_dir"):
+        for start in range(100, 200, 5):
+            store.push(as_array(range(start, start + 5)), ones(5))
+    monkeypatch.undo()
+
+    store.validate()
+    values = store.pull(held)
+    assert values[0, 0] == 2
+    assert values[-1, 0] == 3
+    store.push(as_array(range(100, 200)), ones(100))
+    store.validate()
+
+
+def test_a_directory_that_cannot_be_written_to_is_named() -> None:
+    with pytest.raises(ArenaFullError, match=r"cannot keep rows on disk in /nonexistent/dir"):
+        make("spill", LIMIT, spill_dir="/nonexistent/dir")
+
+
+def test_a_memory_limit_refuses_and_names_what_to_do() -> None:
+    store = make("refuse", LIMIT)
+    keys = as_array(range(40))
+
+    with pytest.raises(ArenaFullError, match=f"memory_limit = {LIMIT}; raise it, use more servers"):
+        for start in range(0, 40, 5):
+            store.push(keys[start : start + 5], ones(5))
+
+    kept = len(store)
+    assert kept == 25
+    store.validate()
+    store.push(keys[:kept], ones(kept))
+    store.delete(keys[:5])
+    store.push(keys[35:], ones(5))
+
+
+def test_the_parts_of_a_table_share_its_limit() -> None:
+    whole, half = make("evict", 1 << 20), make("evict", 1 << 20, parts=2)
+
+    assert half.limit.most == pytest.approx(whole.limit.most / 2, rel=0.02)
+
+
+def test_a_limit_too_small_for_a_row_is_refused() -> None:
+    with pytest.raises(ArenaFullError, match="no row fits into memory_limit = 1000"):
+        make("spill", 1000)
+
+
+def test_an_index_that_fills_the_memory_is_named() -> None:
+    store = make("spill", LIMIT)
+    with pytest.raises(ArenaFullError, match="keys leave room for"):
+        for start in range(0, 4000, 5):
+            store.push(as_array(range(start, start + 5)), ones(5))
+    store.validate()
+
+
+def test_evicted_rows_are_those_not_used_for_long() -> None:
+    store = make("evict", LIMIT)
+    hot = as_array(range(5))
+    for start in range(10, 200, 10):
+        store.push(hot, ones(5))
+        store.push(as_array(range(start, start + 10)), ones(10))
+
+    assert not store.absent(hot).size
+    assert store.stats().evicted <= 200 - len(store), "no hot row went twice"
+
+
+def test_a_key_is_admitted_with_its_third_push() -> None:
+    store = make(admission=AfterSightings(3))
+    keys = as_array({1, 2})
+    default = make().pull(keys)
+
+    for _ in range(2):
+        store.push(keys, ones(2))
+        np.testing.assert_array_equal(store.pull(keys), default)
+        assert len(store) == 0
+    store.push(as_array({1}), ones(1))
+
+    assert store.absent(keys).tolist() == [2]
+    assert (store.pull(keys)[0] != default[0]).all()
+    np.testing.assert_array_equal(store.pull(keys)[1], default[1])
+    stats = store.stats()
+    assert (stats.admitted, stats.denied, stats.dropped_gradients) == (1, 4, 4)
+    store.assign(as_array({9}), ones(1))
+    assert len(store) == 2, "assigning is not asking"
+
+
+def test_admitted_and_known_keys_of_one_push_get_their_own_gradients() -> None:
+    store, plain = make(admission=AfterSightings(2), missing="zeros"), make(missing="zeros")
+    grads = np.arange(1, 7, dtype=np.float32)[:, None] * ones(6)
+    store.push(as_array({1, 3, 5}), ones(3))
+    store.push(as_array({1, 3}), grads[[1, 3]], shows=np.array([2, 5], np.float32))
+    store.push(as_array(range(6)), grads, shows=np.arange(6, dtype=np.float32))
+    plain.push(as_array({1, 3}), grads[[1, 3]])
+    plain.push(as_array({1, 3, 5}), grads[[1, 3, 5]])
+
+    np.testing.assert_array_equal(store.pull(as_array(range(6))), plain.pull(as_array(range(6))))
+    assert store.stats().top == [(3, 8.0), (5, 5.0), (1, 3.0)]
+
+
+def test_the_dice_admit_about_their_share_and_the_same_keys_again() -> None:
+    keys = np.arange(20_000, dtype=np.uint64)
+    admitted = []
+    for _ in range(2):
+        store = make(dim=1, admission=WithProbability(0.25))
+        store.push(keys, ones(keys.size, 1), clock=0)
+        first = len(store)
+        store.push(keys, ones(keys.size, 1), clock=1)
+        admitted.append(np.sort(np.concatenate([keys for keys, _ in store.items()])))
+
+    assert first == pytest.approx(5000, rel=0.05)
+    assert admitted[0].size == pytest.approx(20_000 * (1 - 0.75**2), rel=0.05)
+    np.testing.assert_array_equal(*admitted)
+
+
+def test_a_push_goes_on_with_the_sweep() -> None:
+    clock = Clock()
+    store = make(dim=1, now=clock, expiry=ByAge(100))
+    old = np.arange(10_000, dtype=np.uint64)
+    store.push(old, ones(10_000, 1))
+    clock.now += 101
+    store.push(as_array({7}), ones(1, 1))
+    assert len(store) > 9_000, "no push looks at all rows"
+    pushes = 0
+    while len(store) > 1 and pushes < 1000:
+        clock.now += 1
+        store.push(as_array({7}), ones(1, 1))
+        pushes += 1
+
+    assert 100 < pushes < 300
+    assert store.stats().expired == 9_999
+    store.validate()
+
+
+def test_reading_for_training_keeps_a_row_young_and_reading_for_evaluation_does_not() -> None:
+    clock = Clock()
+    store = make(now=clock, expiry=ByAge(100))
+    store.push(as_array({1, 2}), ones(2))
+    clock.now += 60
+    store.pull(as_array({1}))
+    store.pull(as_array({2}), create=False)
+    clock.now += 60
+
+    assert store.expire() == 1
+    assert store.absent(as_array({1, 2})).tolist() == [2]
+
+
+def test_a_push_for_keys_that_must_exist_is_refused_as_a_whole() -> None:
+    store = make("spill", LIMIT, missing="error")
+    keys = as_array(range(30))
+    store.assign(keys, ones(30))
+    before = store.pull(keys)
+
+    with pytest.raises(MissingKeyError, match="key 77 has no row"):
+        store.push(np.append(keys, np.uint64(77)), ones(31))
+    with pytest.raises(MissingKeyError, match="key 77 has no row"):
+        store.pull(np.append(keys, np.uint64(77)))
+
+    np.testing.assert_array_equal(store.pull(keys), before)
+
+
+def test_the_most_used_keys_are_found_a_piece_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kv.store.stats.LOOK", 100)
+    store = make(dim=1)
+    keys = np.arange(1000, dtype=np.uint64)
+    store.push(keys, ones(1000, 1), shows=(keys % 97).astype(np.float32))
+    for _ in range(11):
+        top = store.stats().top
+
+    assert [count for _, count in top] == [96.0] * 10
+    assert [key % 97 for key, _ in top] == [96] * 10
+    store.delete(as_array(key for key, _ in top))
+    assert store.stats().top[0][1] == 95.0
+
+
+def test_a_dense_tables_blocks_are_numbered_in_the_order_of_creation() -> None:
+    store = make()
+    keys = np.sort(np.random.default_rng(0).integers(0, 2**63, 5000, dtype=np.uint64))
+
+    store.create(keys)
+
+    rows = store.locate(keys)
+    assert rows is not None
+    np.testing.assert_array_equal(rows, np.arange(keys.size))
