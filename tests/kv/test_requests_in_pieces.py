@@ -423,3 +423,20 @@ def _with_a_limit(run: Callable[[], None]) -> None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(60)
+
+
+def test_lists_that_were_cut_in_another_way_are_not_confused() -> None:
+    with start(1, piece=2000) as nodes:
+        (worker,) = nodes.workers
+        table = worker.sparse_table("cuts", 1, optimizer=SGD(lr=1), initializer=Zeros())
+        dense = worker.dense_table("cuts dense", (300,))
+        keys = np.arange(2000)
+        grads = np.arange(2000, dtype=np.float32).reshape(-1, 1)
+
+        for _ in range(2):
+            worker.wait(worker.push_many([(dense, np.ones(300)), (table, keys, grads)]))
+            worker.wait(worker.push_many([(table, keys, grads), (dense, np.ones(300))]))
+            worker.wait(table.push(keys, grads))
+            worker._piece = 3000
+
+        np.testing.assert_array_equal(table.pull(keys), -6 * grads)
