@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kv.remote_worker
-from kv.errors import MissingKeyError, NonFiniteError, SettingError, ValueShapeError
+from kv.errors import KVError, MissingKeyError, NonFiniteError, SettingError, ValueShapeError
 from kv.initializers import Zeros
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad
@@ -440,3 +440,21 @@ def test_lists_that_were_cut_in_another_way_are_not_confused() -> None:
             worker._piece = 3000
 
         np.testing.assert_array_equal(table.pull(keys), -6 * grads)
+
+
+def test_gradients_that_do_not_fit_a_named_list_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv.remote_worker, "signature_of", lambda lists, seed: 7)
+    monkeypatch.setattr("kv.asking.part_of", lambda signature, ranges: 7)  # as if lists were alike
+    with start(1) as nodes:
+        (worker,) = nodes.workers
+        table = worker.sparse_table("fit", 2, initializer=Zeros())
+        table.pull(np.arange(1000))
+
+        with pytest.raises(ValueShapeError, match=r"gradients have shape \(900, 2\), not \(1000"):
+            worker.wait(table.push(np.arange(900), np.ones((900, 2))))
+        with pytest.raises(KVError, match=r"of shape \(1000, 2\) instead of float32 \(900, 2\)"):
+            table.pull(np.arange(900))
+
+        assert not table.pull(np.arange(1000)).any()
