@@ -120,7 +120,7 @@ class Asking:
             return True
         self._named.discard(piece)
         self._lines.counts["lists_unknown"] += 1
-        self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.number))
+        self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
         self._lines.office.send(self._message(piece, may_name=False))
         return False
 
@@ -147,7 +147,7 @@ class Asking:
             body = {**(body or {}), "rest": True}
         key_list = 0
         if question.signature and places:
-            key_list = part_of(question.signature, piece.number)
+            key_list = part_of(question.signature, piece.ranges)
             body = self._shorten(piece, key_list, arrays, places, body, may_name)
         elif lines.codes[piece.server]:
             body = self._code(arrays, places, body)

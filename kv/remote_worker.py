@@ -277,7 +277,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         with self._customer.sending(request):
             asking.send(request, self._customer.oldest)
         if self._has_rounds and question.command is Command.PUSH and asking.is_named:
-            self._named.append(request)
+            under_way = [push for push in self._named if not self._customer.is_done(push)]
+            self._named = [*under_way, request]
         return request
 
     def ask_all(

@@ -11,6 +11,7 @@ import numpy as np
 from kv.kernels.jit import AHEAD, kernel, prefetch, prefetch_row
 
 ONE = np.uint64(1)
+CHECKED = np.uint64(512)  # floats that are copied, then looked at while they are at hand
 EXPONENT = np.uint32(0x7F800000)  # all ones: an infinity or no number
 
 
@@ -34,16 +35,19 @@ def gather_pairs(keys, values, order, out_keys, out_values):
     keys: uint64 (n,), values: uint32 (n, dim), the bits of float32, both only read; order: int64
     (n,); out_keys: uint64 (n,), out_values: uint32 (n, dim), written."""
     count, dim = np.uint64(order.size), np.uint64(values.shape[1])
-    found = np.uint32(0)
-    for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(values, order[i + AHEAD], dim)
-        row = np.uint64(order[i])
-        out_keys[i] = keys[row]
-        for j in range(dim):
-            bits = values[row, j]
-            found |= np.uint32((bits & EXPONENT) == EXPONENT)
-            out_values[i, j] = bits
+    found, flat = np.uint32(0), out_values.reshape(-1)
+    block = max(ONE, CHECKED // dim)
+    for start in range(np.uint64(0), count, block):
+        stop = min(start + block, count)
+        for i in range(start, stop):
+            if i + AHEAD < count:
+                prefetch_row(values, order[i + AHEAD], dim)
+            row = np.uint64(order[i])
+            out_keys[i] = keys[row]
+            for j in range(dim):
+                out_values[i, j] = values[row, j]
+        for i in range(start * dim, stop * dim):  # in one run over the rows: they are short
+            found |= np.uint32((flat[i] & EXPONENT) == EXPONENT)
     return found == 0
 
 

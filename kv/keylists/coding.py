@@ -21,7 +21,7 @@ from kv.errors import KVError
 from kv.kernels import deltas
 from kv.kernels.jit import frozen
 
-WORTH = 0.75  # a coded list is used when it takes at most this share of the plain one
+WORTH = 0.8  # a coded list is used when it takes at most this share of the plain one
 
 assert sys.byteorder == "little"
 

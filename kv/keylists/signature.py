@@ -27,9 +27,16 @@ def signature_of(lists: Iterable[tuple[int, NDArray[np.uint64]]], seed: int) -> 
     return found or 1
 
 
-def part_of(signature: int, number: int) -> int:
-    """Of piece `number` of the request; piece 0 has the request's own."""
-    return signature if number == 0 else _mixed(signature + number) or 1
+def part_of(signature: int, ranges: Iterable[tuple[int, int, int]]) -> int:
+    """Of a piece of a request of that signature; never 0.
+
+    Args:
+        ranges: (place of the list, start, stop) of the keys in it, of those of its server. How a
+            request is cut depends on more than its lists, so each cut has signatures of its own.
+    """
+    for place, start, stop in ranges:
+        signature = _mixed(_mixed(_mixed(signature + place) + start) + stop)
+    return signature or 1
 
 
 def _mixed(value: int) -> int:

@@ -203,8 +203,17 @@ def test_signatures_tell_tables_lists_and_pieces_apart() -> None:
         for seed in (1, 2)
         for lists in ([(7, a)], [(8, a)], [(7, b)], [(7, a), (8, b)], [(8, b), (7, a)], [])
     ]
-    found += [part_of(found[0], number) for number in range(1, 5)]
+    found += [
+        part_of(found[0], ranges)
+        for ranges in (
+            [(0, 0, 9)],
+            [(0, 9, 18)],
+            [(0, 0, 10)],
+            [(1, 0, 9)],
+            [(0, 0, 9), (1, 0, 9)],
+            [(1, 0, 9), (0, 0, 9)],
+        )
+    ]
 
-    assert part_of(found[0], 0) == found[0]
     assert len(set(found)) == len(found)
     assert all(0 < signature < 2**64 for signature in found)

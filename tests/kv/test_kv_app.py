@@ -360,3 +360,23 @@ def test_a_command_that_does_not_fit_is_refused_before_it_is_sent() -> None:
         (kv,) = map(use, cluster.workers)
         with pytest.raises(CodecError, match="cmd must fit 32 bits"):
             kv.push([1], [1.0], cmd=2**40)
+
+
+def test_what_one_server_gets_is_the_callers_memory_and_what_is_pulled_is_its_own() -> None:
+    wanted, vals = keys(1, 5, 6), np.array([1, 2, 3], np.float32)
+    with local_cluster(server_app=serve_sums) as cluster:
+        (kv,) = map(use, cluster.workers)
+        (part,) = slot_slicer(KVPairs(wanted, vals), 1)
+        kv.wait(kv.push(wanted, vals))
+        out = np.empty(3, np.float32)
+
+        first = kv.wait(kv.pull(wanted))
+        filled = kv.wait(kv.pull(wanted, vals=out))
+
+    assert part is not None
+    assert part.vals is vals
+    assert first is not None
+    assert filled is not None
+    assert filled.vals is out
+    first.vals += 1  # no view of a frame
+    np.testing.assert_array_equal(out, vals)
