@@ -24,7 +24,7 @@ from kv.executor import Turns
 from kv.keylist import as_values
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
-from kv.store.parts import KEY_FLOATS, Cut, Parts
+from kv.store.parts import Cut, Parts
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
@@ -67,7 +67,7 @@ class Table(ABC):
 
     @abstractmethod
     def cost(self, keys: Keys | None) -> int:
-        """About how many floats a pull moves."""
+        """About how many floats a pull or push of `keys` moves."""
 
     @abstractmethod
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
@@ -157,7 +157,7 @@ class KeyedTable(Table):
         return self.store.cut(keys) if known is None else known[1]
 
     def cost(self, keys: Keys | None) -> int:
-        return 0 if keys is None else keys.size * (self.spec.dim + KEY_FLOATS)
+        return 0 if keys is None else keys.size * self.store.key_cost
 
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
         keys = self._checked_keys(keys)

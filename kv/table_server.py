@@ -44,6 +44,7 @@ SHORT = 1 << 18  # floats that a request may move to be answered at once, one or
 LONG = 1 << 62
 SETTLING = "rounds"  # the lane of what closes rounds
 
+_WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
 Answering = Turns[Message | None]
 
 
@@ -132,8 +133,9 @@ class TableServer:
 
     def _receive(self, message: Message) -> None:
         self._van_thread = threading.get_ident()
+        meta = message.meta
         try:
-            if message.meta.clocks:
+            if meta.key_list or (meta.body and "coded" in meta.body):
                 self._complete(message)
             self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
@@ -163,16 +165,20 @@ class TableServer:
     def _cost(self, message: Message) -> int:
         """About how many floats a request moves."""
         command, meta = message.meta.cmd, message.meta
-        if command == Command.PULL:
-            arrays = iter(message.arrays)
-            return sum(table.cost(next(arrays, None)) for _, table, _ in self._of(meta))
+        if command in _WITH_KEYS:
+            arrays, cost = iter(message.arrays), 0
+            for _, table, _ in self._of(meta):
+                cost += table.cost(None if table.is_dense else next(arrays, None))
+                if command in WITH_VALUES:
+                    next(arrays, None)
+            return cost
         if command in (Command.STEP, Command.FINISH):
             return self.engine.held
         if command == Command.SCAN:
             return sum(table.store.chunk * table.spec.dim for _, table, _ in self._of(meta))
         if command == Command.DEFINE:
             return 0 if meta.body.get("name") in self.engine.numbers else LONG
-        return message.nbytes // 4
+        return 0
 
     def _lanes(self, meta: Meta) -> list[Hashable]:
         """A request waits for the requests before it in each of these."""
