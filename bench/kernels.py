@@ -15,18 +15,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from formulas import FORMULAS, Formula, adagrad
 
 from kv.kernels import merge, rows, slots
 from kv.kernels.jit import frozen
 from kv.kernels.updates import update_of
-from kv.optimizers import SGD, Adagrad, Adam, Momentum
+from kv.optimizers import Adagrad, RMSprop
 from kv.placement import SlotMap, slot_of
+from kv.spec import TableSpec
 from kv.store import arena
+from kv.store.formats import format_of
 from kv.store.index import Index
 from kv.store.sparse import stride_of
 
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
-RATE, EPS = np.float32(0.01), np.float32(1e-10)
 
 
 def best(call: Callable[[], Any], runs: int) -> float:
@@ -95,44 +97,49 @@ def row_cases(rng: np.random.Generator, count: int, size: int, dim: int) -> Iter
         lambda: np.isfinite(grads).all(),
     )
     yield from update_cases(size, dim, chosen, grads)
+    yield from half_cases(size, dim, chosen, grads)
 
 
 def update_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> Iterator[Case]:
     """One optimiser step on scattered rows, and the same with fancy indexing."""
 
-    def sgd(data: np.ndarray) -> None:
-        data[chosen, :dim] -= RATE * grads
+    def in_numpy(formula: Formula, data: np.ndarray, floats: int) -> None:
+        part = data[chosen, :floats]
+        formula(part[:, :dim], part[:, dim:], grads)
+        data[chosen, :floats] = part
 
-    def momentum(data: np.ndarray) -> None:
-        velocity = np.float32(0.9) * data[chosen, dim : 2 * dim] + grads
-        data[chosen, dim : 2 * dim] = velocity
-        data[chosen, :dim] -= RATE * velocity
-
-    def adagrad(data: np.ndarray) -> None:
-        squares = data[chosen, dim : 2 * dim] + grads * grads
-        data[chosen, dim : 2 * dim] = squares
-        data[chosen, :dim] -= RATE * grads / (np.sqrt(squares) + EPS)
-
-    def adam(data: np.ndarray) -> None:
-        state = data[chosen, dim : 3 * dim + 1]
-        state[:, :dim] += np.float32(0.1) * (grads - state[:, :dim])
-        state[:, dim:-1] += np.float32(0.001) * (grads * grads - state[:, dim:-1])
-        state[:, -1] += 1
-        data[chosen, dim : 3 * dim + 1] = state
-        first, second = (1 - beta ** state[:, -1:] for beta in (np.float32(0.9), np.float32(0.999)))
-        data[chosen, :dim] -= (
-            RATE * (state[:, :dim] / first) / (np.sqrt(state[:, dim:-1] / second) + EPS)
-        )
-
-    plain = [(SGD(), sgd), (Momentum(), momentum), (Adagrad(), adagrad), (Adam(), adam)]
-    for optimizer, in_numpy in plain:
-        data = filled(size, dim + optimizer.state_floats(dim))
+    for optimizer, formula in FORMULAS:
+        floats = dim + optimizer.state_floats(dim)
+        data = filled(size, floats)
         update = update_of(optimizer)
+        momentum = " with momentum" if optimizer == RMSprop(momentum=0.9) else ""
         yield (
-            f"{optimizer.name} step",
-            lambda u=update, d=data: u(d, dim, chosen, grads),
-            lambda f=in_numpy, d=data: f(d),
+            f"{optimizer.name}{momentum} step",
+            lambda u=update, d=data: u(d, dim, chosen, grads, 0),
+            lambda f=formula, d=data, n=floats: in_numpy(f, d, n),
         )
+
+
+def half_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> Iterator[Case]:
+    """Adagrad on float16 rows, and the same in NumPy (which rounds to nearest)."""
+    rows = format_of(TableSpec.sparse("t", dim, optimizer=Adagrad(), storage="float16"))
+    data, keys = filled(size, rows.floats), frozen(np.arange(chosen.size, dtype=np.uint64))
+    halves = data.view(np.float16)
+    out = np.empty((chosen.size, dim), np.float32)
+
+    def in_numpy() -> None:
+        weights = halves[chosen, :dim].astype(np.float32)
+        state = data[chosen, rows.state_at : rows.floats]
+        adagrad(weights, state, grads)
+        data[chosen, rows.state_at : rows.floats] = state
+        halves[chosen, :dim] = weights
+
+    yield (
+        "gather float16 rows",
+        lambda: rows.gather(data, chosen, out),
+        lambda: halves[chosen, :dim].astype(np.float32),
+    )
+    yield "adagrad step on float16", lambda: rows.update(data, keys, chosen, grads, 0), in_numpy
 
 
 def filled(size: int, floats: int) -> np.ndarray:

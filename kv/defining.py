@@ -34,6 +34,8 @@ class DefinesTables(ABC, Generic[S, D]):
         initializer: Initializer | None = None,
         missing: str = "init",
         mode: str | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> S:
         """Define or find a table; defaults as in `TableSpec.sparse`.
 
@@ -43,7 +45,14 @@ class DefinesTables(ABC, Generic[S, D]):
         """
         return self._sparse(
             TableSpec.sparse(
-                name, dim, optimizer=optimizer, initializer=initializer, missing=missing, mode=mode
+                name,
+                dim,
+                optimizer=optimizer,
+                initializer=initializer,
+                missing=missing,
+                mode=mode,
+                aggregator=aggregator,
+                storage=storage,
             )
         )
 
@@ -55,8 +64,18 @@ class DefinesTables(ABC, Generic[S, D]):
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         mode: str | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> D:
         """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
         return self._dense(
-            TableSpec.dense(name, shape, optimizer=optimizer, initializer=initializer, mode=mode)
+            TableSpec.dense(
+                name,
+                shape,
+                optimizer=optimizer,
+                initializer=initializer,
+                mode=mode,
+                aggregator=aggregator,
+                storage=storage,
+            )
         )

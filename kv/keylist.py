@@ -10,6 +10,7 @@ position.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -140,3 +141,21 @@ def as_values(
         with np.errstate(over="ignore"):  # becomes infinity, which the engine refuses by name
             array = array.astype(np.float32)
     return frozen(array)
+
+
+def checked_out(out: Any, shape: tuple[int, ...], table: str) -> NDArray[np.float32]:
+    """`out`, if values of `shape` can be put there.
+
+    Raises:
+        ValueShapeError: no writable C-contiguous float32 array of that shape.
+    """
+    if (
+        not isinstance(out, np.ndarray)
+        or out.dtype != np.float32
+        or out.shape != shape
+        or not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned)
+    ):
+        got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else repr(out)
+        problem = f"out must be a writable C-contiguous float32 array of shape {shape}, not {got}"
+        raise ValueShapeError(table, problem)
+    return out

@@ -30,16 +30,34 @@ class SparseTable(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def pull(self, keys: ArrayLike, *, create: bool = True) -> NDArray[np.float32]:
+    def pull(
+        self,
+        keys: ArrayLike,
+        *,
+        create: bool = True,
+        out: NDArray[np.float32] | None = None,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
         """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
+
+        In `out`, a writable C-contiguous float32 array of that shape, if it is given. Requests of
+        higher priority go first where several wait to be sent.
 
         A key without a row is initialised, reads zeros, or is an error, as the table's `missing`
         says. With `create=False` (evaluation) no row is ever made: a key without one reads what it
         would be initialised to (or zeros, or is an error).
         """
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
-        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are added."""
+    def prefetch(self, keys: ArrayLike, *, create: bool = True, priority: int = 0) -> None:
+        """Start a pull whose answer the next `pull` of these keys takes; see `prefetch_many`."""
+
+    def push(
+        self, keys: ArrayLike, grads: ArrayLike, *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
+        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are added.
+
+        `weight`, finite and 0 or more, is what the push counts where pushes are averaged by weight.
+        """
 
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
@@ -61,10 +79,18 @@ class DenseTable(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def pull(self) -> NDArray[np.float32]:
-        """The array, a copy."""
+    def pull(
+        self, *, out: NDArray[np.float32] | None = None, priority: int = 0
+    ) -> NDArray[np.float32]:
+        """The array, a copy.
 
-    def push(self, grad: ArrayLike) -> Request:
+        In `out`, a writable C-contiguous float32 array of its shape, if it is given.
+        """
+
+    def prefetch(self, *, priority: int = 0) -> None:
+        """Start a pull whose answer the next `pull` takes; see `prefetch_many`."""
+
+    def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
         """Give the gradient of the whole array."""
 
     def assign(self, value: ArrayLike) -> None:
@@ -92,8 +118,19 @@ class Worker(Protocol):
         initializer: Initializer | None = None,
         missing: str = "init",
         mode: str | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> SparseTable:
-        """Define or find a table; `mode` None is the job's mode (`async` or `sync`)."""
+        """Define or find a table.
+
+        Args:
+            dim: floats in a row.
+            mode: `async` or `sync`; None is the job's.
+            aggregator: what the pushes of a round become in mode sync: `sum`, `mean` over the
+                workers of the round, `weighted_mean` by the weights of the pushes, or `max_norm`,
+                for each key the worker's gradient that is longest.
+            storage: `float32`, or `float16` for weights of half the size, see docs/optimizers.md.
+        """
 
     def dense_table(
         self,
@@ -103,14 +140,33 @@ class Worker(Protocol):
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         mode: str | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> DenseTable:
-        """Define or find a dense table."""
+        """Define or find a dense table; arguments as above."""
 
-    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
+    def pull_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> list[NDArray[np.float32]]:
         """Pull from many tables in one request per server; answers in the order of `reads`."""
 
-    def push_many(self, writes: Sequence[Write]) -> Request:
+    def prefetch_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> None:
+        """Start a pull whose answer the next `pull_many` of the same reads takes.
+
+        The values are those of the time when the servers answer, so pushes made after the prefetch
+        may be missing, one's own as well; in `sync` mode they are those of the step in which the
+        prefetch was made. An error is raised by the pull. In one process it does nothing.
+        """
+
+    def push_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Push to many tables in one request per server."""
+
+    def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
+        """From the next update on the learning rate of the table's optimiser is `lr`."""
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered; an error on a server is raised here."""

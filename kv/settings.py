@@ -1,4 +1,4 @@
-"""Small frozen settings that have a name: optimisers and initialisers.
+"""Small frozen settings that have a name: optimisers, schedules, initialisers.
 
 A `Named` family travels as `{"name": "adagrad", "lr": 0.05, ...}`, is made from an ini file by
 name, and says which setting is wrong and which name was probably meant.
@@ -18,7 +18,10 @@ GREATEST = 3e38  # about the largest float32
 
 
 class Named:
-    """Base of a family; each member is a frozen dataclass with a `name` and numbers as fields."""
+    """Base of a family; each member is a frozen dataclass with a `name` and numbers as fields.
+
+    A field whose metadata has a `family` holds a member of that family, or None.
+    """
 
     family: ClassVar[str]
     name: ClassVar[str]
@@ -32,8 +35,10 @@ class Named:
             cls.members[cls.name] = cls
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # members are dataclasses
-            object.__setattr__(self, field.name, self._number(field.name))
+        for field in self._fields():
+            family = field.metadata.get("family")
+            value = self._number(field.name) if family is None else self._member(field.name, family)
+            object.__setattr__(self, field.name, value)
         self.check()
 
     def check(self) -> None:
@@ -47,7 +52,9 @@ class Named:
 
     def to_dict(self) -> dict[str, Any]:
         """The name and the settings, msgpack types only."""
-        return {"name": self.name, **dataclasses.asdict(self)}  # type: ignore[call-overload]
+        values = {f.name: getattr(self, f.name) for f in self._fields()}
+        plain = {k: v.to_dict() if isinstance(v, Named) else v for k, v in values.items()}
+        return {"name": self.name, **plain}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
@@ -90,6 +97,18 @@ class Named:
 
     def _label(self) -> str:
         return f"{self.family} {self.name}"
+
+    def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
+        return dataclasses.fields(self)  # type: ignore[arg-type]  # members are dataclasses
+
+    def _member(self, setting: str, family: type[Named]) -> Named | None:
+        value = getattr(self, setting)
+        if value is None or isinstance(value, family):
+            return value
+        if not isinstance(value, Mapping):
+            problem = f"{setting} must be one of kv.{family.family}s, not {value!r}"
+            raise SettingError(self._label(), problem)
+        return family.from_dict(value)
 
     def _number(self, setting: str) -> float:
         value = getattr(self, setting)

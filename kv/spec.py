@@ -31,6 +31,8 @@ LINE = 16  # floats in a cache line
 KINDS = ("sparse", "dense")
 MISSING = ("init", "zeros", "error")
 MODES = ("async", "sync")
+AGGREGATORS = ("sum", "mean", "weighted_mean", "max_norm")
+STORAGES = ("float32", "float16")
 MAX_DIM = 1 << 20
 MAX_FLOATS = 1 << 36  # in a dense table
 
@@ -52,6 +54,8 @@ class TableSpec:
     missing: str = "init"  # what pulling a key without a row does: init, zeros, error
     mode: str | None = None  # async or sync; None is the job's
     seed: int | None = None  # of initial values
+    aggregator: str = "sum"  # how a round's pushes become one gradient, see kv.consistency.rounds
+    storage: str = "float32"  # of weights: float32 or float16; optimiser state is float32 always
     admission: Admission | None = None  # which keys get a row; None is all of them
     expiry: Expiry | None = None  # which rows go again; None is none
     memory_limit: int = 0  # bytes of rows, records and index on one server; 0 is the machine's
@@ -64,6 +68,8 @@ class TableSpec:
             raise SettingError("table", f"the name {self.name!r} is no text")
         self._check_choice("kind", self.kind, KINDS)
         self._check_choice("missing", self.missing, MISSING)
+        self._check_choice("aggregator", self.aggregator, AGGREGATORS)
+        self._check_choice("storage", self.storage, STORAGES)
         if self.mode is not None:
             self._check_choice("mode", self.mode, MODES)
         self._check_type("optimizer", self.optimizer, Optimizer)
@@ -90,6 +96,8 @@ class TableSpec:
         missing: str = "init",
         mode: str | None = None,
         seed: int | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
         memory_limit: int = 0,
@@ -111,6 +119,8 @@ class TableSpec:
             missing=missing,
             mode=mode,
             seed=seed,
+            aggregator=aggregator,
+            storage=storage,
             admission=admission,
             expiry=expiry,
             memory_limit=memory_limit,
@@ -127,8 +137,10 @@ class TableSpec:
         initializer: Initializer | None = None,
         mode: str | None = None,
         seed: int | None = None,
+        aggregator: str = "sum",
+        storage: str = "float32",
     ) -> Self:
-        """One float32 array; by default SGD() and zeros."""
+        """One array, float32 to its users; by default SGD() and zeros."""
         return cls(
             name=name,
             kind="dense",
@@ -139,6 +151,8 @@ class TableSpec:
             missing="error",  # every block is made with the table
             mode=mode,
             seed=seed,
+            aggregator=aggregator,
+            storage=storage,
         )
 
     def resolved(self, mode: str, seed: int) -> Self:

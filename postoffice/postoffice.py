@@ -84,6 +84,7 @@ class Postoffice:
         self.epoch = 0
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.counts: Counter[str] = Counter()
+        self.before_goodbye: list[Callable[[], None]] = []  # called once, as this node ends
         self._bind, self._wanted_rank = bind, rank
         self._customers: dict[tuple[int, int], Customer] = {}
         self._servers_of_app: dict[int, Customer] = {}
@@ -175,6 +176,8 @@ class Postoffice:
             failure: why this node ends early; the scheduler then ends the job.
             timeout: seconds to wait until the scheduler has taken note.
         """
+        while self.before_goodbye:
+            self.before_goodbye.pop()()
         if self.nodes and not self._goodbye_done:
             message = self._control(Control.GOODBYE, {"failure": failure})
             self.van.send(message)
@@ -264,9 +267,19 @@ class Postoffice:
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
         if peer.id not in self._connected:  # most pairs of nodes never speak
-            self.van.connect(peer.id, peer.address)
-            self._connected.add(peer.id)
+            self.reach(peer.id)
         self.van.send(message)
+
+    def reach(self, node: int) -> None:
+        """Connect to a node of the table, if that has not been done.
+
+        `send` does so by itself. Where one thread drives the van all the time, only that one can;
+        it calls this before others send.
+        """
+        peer = self.nodes.get(node)
+        if peer is not None and node not in self._connected:
+            self.van.connect(node, peer.address)
+            self._connected.add(node)
 
     def _control(self, control: Control, body: object) -> Message:
         meta = Meta(

@@ -23,7 +23,27 @@ _HOMES = {
     "kv.worker": ("KVWorker",),
     "kv.pairs": ("KVPairs", "KVMeta"),
     "kv.server": ("KVServer", "KVServerDefaultHandle"),
-    "kv.optimizers": ("SGD", "Momentum", "Nesterov", "Adagrad", "Adam"),
+    "kv.optimizers": (
+        "SGD",
+        "Momentum",
+        "Nesterov",
+        "Adagrad",
+        "RowwiseAdagrad",
+        "Adam",
+        "AdamW",
+        "RMSprop",
+        "Adadelta",
+        "FTRL",
+    ),
+    "kv.schedules": (
+        "ConstantRate",
+        "Warmup",
+        "StepDecay",
+        "ExponentialDecay",
+        "CosineDecay",
+        "LinearDecay",
+        "InverseSqrt",
+    ),
     "kv.initializers": ("Zeros", "Constant", "Uniform", "Normal", "Xavier", "He"),
     "van.errors": (
         "PsliteError",
@@ -64,9 +84,12 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "FTRL",
     "SGD",
+    "Adadelta",
     "Adagrad",
     "Adam",
+    "AdamW",
     "AddressError",
     "ArenaFullError",
     "BarrierError",
@@ -75,8 +98,12 @@ __all__ = [
     "CodecError",
     "ConfigError",
     "Constant",
+    "ConstantRate",
+    "CosineDecay",
     "DenseTable",
+    "ExponentialDecay",
     "He",
+    "InverseSqrt",
     "KVError",
     "KVMeta",
     "KVPairs",
@@ -86,6 +113,7 @@ __all__ = [
     "KeyListError",
     "KeyValueShapeError",
     "LatePushError",
+    "LinearDecay",
     "MissingKeyError",
     "Momentum",
     "Nesterov",
@@ -94,12 +122,15 @@ __all__ = [
     "PostofficeError",
     "ProtocolVersionError",
     "PsliteError",
+    "RMSprop",
     "RankError",
     "RegistrationError",
     "RemoteError",
     "RequestTimeoutError",
+    "RowwiseAdagrad",
     "SettingError",
     "SparseTable",
+    "StepDecay",
     "TableConflictError",
     "TableError",
     "Uniform",
@@ -108,6 +139,7 @@ __all__ = [
     "UnsortedKeysError",
     "ValueShapeError",
     "VanError",
+    "Warmup",
     "Worker",
     "WouldWaitError",
     "Xavier",
@@ -169,9 +201,29 @@ if TYPE_CHECKING:
         WouldWaitError,
     )
     from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros
-    from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov
+    from kv.optimizers import (
+        FTRL,
+        SGD,
+        Adadelta,
+        Adagrad,
+        Adam,
+        AdamW,
+        Momentum,
+        Nesterov,
+        RMSprop,
+        RowwiseAdagrad,
+    )
     from kv.pairs import KVMeta, KVPairs
     from kv.protocols import DenseTable, SparseTable, Worker
+    from kv.schedules import (
+        ConstantRate,
+        CosineDecay,
+        ExponentialDecay,
+        InverseSqrt,
+        LinearDecay,
+        StepDecay,
+        Warmup,
+    )
     from kv.server import KVServer, KVServerDefaultHandle
     from kv.worker import KVWorker
     from postoffice.errors import (

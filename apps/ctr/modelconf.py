@@ -23,12 +23,14 @@ from apps.ctr.inifile import (
     read_sections,
     suggestion,
 )
+from kv.optimizers import Optimizer
+from kv.spec import STORAGES
 from van.errors import ConfigError
 
 LAYER_KINDS = ("fc", "tanh", "sigmoid", "relu", "softmax")
 WIDEST = 1 << 20  # outputs of one layer: more is a slip, and no machine holds its weights
 LOSSES = ("cross_entropy", "mse")
-OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "adam")
+OPTIMIZERS = tuple(Optimizer.members)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class SparseDictConfig:
     """The embeddings' own optimiser; unset is that of `[optimizer]` with all its settings."""
     learning_rate: float | None = field(default=None, metadata={"above": 0.0})  # unset: as above
     initializer: str = "uniform:0.05"  # zeros | uniform:BOUND | normal:DEVIATION
+    storage: str = field(default="float32", metadata={"one_of": STORAGES})  # on the servers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +108,20 @@ class OptimizerConfig:
 
     optimizer: str = field(default="nesterov", metadata={"one_of": OPTIMIZERS})
     learning_rate: float = field(default=0.01, metadata={"above": 0.0})
-    momentum: float = field(default=0.9, metadata={"at_least": 0.0})  # momentum, nesterov
-    beta1: float = field(default=0.9, metadata={"at_least": 0.0})  # adam
-    beta2: float = field(default=0.999, metadata={"at_least": 0.0})  # adam
-    epsilon: float | None = field(default=None, metadata={"above": 0.0})  # adagrad, adam
-    initial_accumulator: float | None = field(default=None, metadata={"at_least": 0.0})  # adagrad
+    # Below: unset is the optimiser's own default, see docs/optimizers.md.
+    momentum: float | None = field(default=None, metadata={"at_least": 0.0})  # also of rmsprop
+    beta1: float | None = field(default=None, metadata={"at_least": 0.0})  # adam, adamw
+    beta2: float | None = field(default=None, metadata={"at_least": 0.0})  # adam, adamw
+    rho: float | None = field(default=None, metadata={"at_least": 0.0})  # rmsprop, adadelta
+    epsilon: float | None = field(default=None, metadata={"above": 0.0})  # all that divide
+    initial_accumulator: float | None = field(default=None, metadata={"at_least": 0.0})  # adagrads
+    beta: float | None = field(default=None, metadata={"at_least": 0.0})  # ftrl
+    l1: float | None = field(default=None, metadata={"at_least": 0.0})  # ftrl
+    l2: float | None = field(default=None, metadata={"at_least": 0.0})  # ftrl
+    weight_decay: float | None = field(default=None, metadata={"at_least": 0.0})
+    clip_value: float | None = field(default=None, metadata={"at_least": 0.0})
+    clip_norm: float | None = field(default=None, metadata={"at_least": 0.0})
+    schedule: str | None = None  # NAME:NUMBER:… such as warmup:1000,cosine:20000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +134,7 @@ class TrainConfig:
     seed: int = field(default=1, metadata={"at_least": 0})
     """Of the shuffle, and of what a network of one's own draws; tables start from [run] seed."""
     threads: int = field(default=1, metadata={"at_least": 1})  # of torch, per worker
+    prefetch: bool = False  # ask for a batch's values during the step before; async jobs only
     cache: int = field(default=1 << 30, metadata={"parse": parse_size})
     """Bytes of rows kept in memory between epochs; the rest is read again from the file."""
 

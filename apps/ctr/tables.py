@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from apps.ctr.modelconf import ModelConfig
-from kv import initializers, optimizers
+from kv import initializers, schedules
 from kv.errors import SettingError
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
 from van.errors import ConfigError
 
-SETTINGS = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "nesterov": ("momentum",),
-    "adagrad": ("eps", "initial_accumulator"),
-    "adam": ("beta1", "beta2", "eps"),
-}
-"""Which settings of `[optimizer]` each optimiser has beside the learning rate."""
+RENAMED = {"eps": "epsilon", "lr": "learning_rate"}
+"""Settings of optimisers that `[optimizer]` calls otherwise."""
 
 
 def dense_optimizer(conf: ModelConfig) -> Optimizer:
@@ -53,16 +49,12 @@ def embedding_initializer(conf: ModelConfig) -> Initializer:
 
 def _optimizer(conf: ModelConfig, name: str, rate: float) -> Optimizer:
     section = conf.optimizer
-    values = {
-        "momentum": section.momentum,
-        "beta1": section.beta1,
-        "beta2": section.beta2,
-        "eps": section.epsilon,
-        "initial_accumulator": section.initial_accumulator,
-    }
-    chosen = {key: values[key] for key in SETTINGS[name]}
-    given = {key: value for key, value in chosen.items() if value is not None}
+    named = {f.name for f in dataclasses.fields(Optimizer.members[name])}
+    values = {key: getattr(section, RENAMED.get(key, key)) for key in named}
+    given = {key: value for key, value in values.items() if value is not None}
     try:
-        return optimizers.by_name(name, lr=rate, **given)
+        if section.schedule is not None:
+            given["schedule"] = schedules.parse(section.schedule)
+        return Optimizer.by_name(name, **{**given, "lr": rate})
     except SettingError as error:
         raise ConfigError(str(error), section="optimizer") from error

@@ -10,6 +10,6 @@ from kv.consistency.sync import Synchronous
 MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Asynchronous, Synchronous)}
 
 
-def mode_of(name: str, table: str, progress: Progress) -> Mode:
-    """The mode `name` (checked by `TableSpec`) for one table."""
-    return MODES[name](table, progress)
+def mode_of(name: str, table: str, progress: Progress, aggregator: str = "sum") -> Mode:
+    """The mode `name` for one table, with its `aggregator` (`TableSpec` has checked both)."""
+    return MODES[name](table, progress, aggregator)

@@ -1,11 +1,11 @@
-"""Mode `sync`: rounds. Step c of all workers makes round c, one update with the sum of its pushes.
+"""Mode `sync`: rounds. Step c of all workers makes round c, one update made of all its pushes.
 
 Source: Valiant, A bridging model for parallel computation, CACM 33 (1990): bulk synchronous
 parallel. A worker that has finished counts as infinitely far ahead, so that workers with unequal
 shares of the data never block each other.
 
-The sum is added in rank order, not in order of arrival: a job with fixed seeds has one result, to
-the bit, however its messages were delayed.
+Pushes are added up in rank order, not in order of arrival (`kv.consistency.rounds`): a job with
+fixed seeds has one result, to the bit, however its messages were delayed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Due, Mode, Update
 from kv.consistency.progress import Progress
+from kv.consistency.rounds import Round, aggregated
 from kv.errors import LatePushError
-from kv.kernels.sums import sum_parts
-
-Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
 
 
 class Synchronous(Mode):
@@ -27,28 +25,48 @@ class Synchronous(Mode):
     name: ClassVar[str] = "sync"
     holds: ClassVar[bool] = True
 
-    def __init__(self, table: str, progress: Progress) -> None:
-        super().__init__(table, progress)
+    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
+        super().__init__(table, progress, aggregator)
         self.clock = self._target()
         self.rounds: dict[int, Round] = {}
+        self._settling = self.clock  # the clock when all that is due has been applied
 
     def check_push(self, rank: int, step: int) -> None:
         if step < max(self.clock, self.progress.completed[rank]):
             raise LatePushError(self.table, rank, step, self.clock)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        if update.keys.size:
+        if update.keys.size or self.aggregator == "weighted_mean":  # its weight counts
             self.rounds.setdefault(step, {}).setdefault(rank, []).append(update)
+            self.held += update.grads.size
         return ()
 
     def may_pull(self, rank: int, step: int) -> bool:
         return self.clock >= step
 
-    def on_step(self) -> Sequence[Update]:
-        return self._close()
+    def due(self) -> Sequence[Due]:
+        target = self._target()
+        if self.progress.slowest() is None and self.rounds:
+            # all have finished: what was pushed in a step nobody ended still counts
+            target = max(target, max(self.rounds) + 1)
+        closed = sorted(number for number in self.rounds if number < target)
+        self._settling = target
+        due = [self._due(number) for number in closed]
+        self.held -= sum(push.grads.size for d in due for some in d[1].values() for push in some)
+        return due
 
-    def on_finish(self) -> Sequence[Update]:
-        return self._close()
+    def _due(self, number: int) -> tuple[int, Round, int]:
+        """A round's number, its pushes, and how many workers took part in it."""
+        pushes = self.rounds.pop(number)
+        present = [r for r, done in enumerate(self.progress.completed) if done > number]
+        return number, pushes, len({*present, *pushes})
+
+    def total(self, due: Due) -> Update:
+        number, pushes, workers = due
+        return aggregated(self.aggregator, pushes, workers, number)
+
+    def settled(self) -> None:
+        self.clock = max(self.clock, self._settling)
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         return self.progress.behind(step)
@@ -63,18 +81,3 @@ class Synchronous(Mode):
         """The number of rounds that can be closed by now."""
         slowest = self.progress.slowest()
         return max(self.progress.completed) if slowest is None else slowest
-
-    def _close(self) -> list[Update]:
-        target = self._target()
-        if self.progress.slowest() is None and self.rounds:
-            # all have finished: what was pushed in a step nobody ended still counts
-            target = max(target, max(self.rounds) + 1)
-        closed = sorted(number for number in self.rounds if number < target)
-        self.clock = max(self.clock, target)
-        return [summed(self.rounds.pop(number)) for number in closed]
-
-
-def summed(pushes: Round) -> Update:
-    """One update: each worker's pushes in order of arrival, then the workers in rank order."""
-    per_worker = [sum_parts(pushes[rank]) for rank in sorted(pushes)]
-    return Update(*sum_parts(per_worker))

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-AHEAD = np.uint64(16)  # rows or keys between a prefetch and its use; measured best at dim 8 to 64
+AHEAD = np.uint64(24)  # rows or keys between a prefetch and its use; measured at dim 8 to 64
 LINE = np.uint64(16)  # float32 in a cache line
-FARTHEST = np.uint64(64)  # floats of a row fetched by hand; the hardware notices longer ones itself
+FARTHEST = np.uint64(128)  # floats of a row fetched by hand; the hardware notices longer ones
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -79,6 +79,42 @@ def _compiled_prefetch(array: Any, index: Any) -> Any:
         _prefetch(array, index)  # type: ignore[call-arg]  # Numba passes the context itself
 
     return hint
+
+
+@intrinsic
+def _bitcast(_context: Any, value: Any, kind: Any) -> Any:
+    """The bits of `value`, read as the type `kind` of the same size."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return kind.dtype(value, kind), codegen
+
+
+def bits_of(value: Any) -> Any:
+    """The bits of a float32, as uint32."""
+    return np.float32(value).view(np.uint32)
+
+
+def float_of(bits: Any) -> Any:
+    """The float32 that has these bits, uint32."""
+    return np.uint32(bits).view(np.float32)
+
+
+@overload(bits_of)
+def _compiled_bits_of(value: Any) -> Any:
+    def cast(value: Any) -> Any:
+        return _bitcast(np.float32(value), np.uint32)  # type: ignore[call-arg]
+
+    return cast
+
+
+@overload(float_of)
+def _compiled_float_of(bits: Any) -> Any:
+    def cast(bits: Any) -> Any:
+        return _bitcast(np.uint32(bits), np.float32)  # type: ignore[call-arg]
+
+    return cast
 
 
 @kernel

@@ -8,19 +8,35 @@ same at once. The arguments here have the types used in production, read-only in
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from kv.kernels import bloom, merge, records, rows, slots, tiers, updates
+from kv.kernels import (
+    bloom,
+    deltas,
+    digest,
+    halves,
+    merge,
+    records,
+    rows,
+    slots,
+    sums,
+    tiers,
+    transfer,
+    updates,
+)
 from kv.kernels import hash as index
 from kv.kernels.jit import frozen
-from kv.optimizers import Optimizer
+from kv.optimizers import Optimizer, RMSprop
 
 MODULES = (
-    *("hash", "records", "tiers", "bloom", "merge", "rows", "slots", "jit"),
-    *("sgd", "momentum", "adagrad", "adam"),
+    *("hash", "records", "tiers", "bloom", "merge", "rows", "slots", "jit", "sums", "halves"),
+    *("deltas", "digest", "transfer", "gradients", "sgd", "momentum", "adagrad", "rowwise"),
+    *("adam", "rmsprop", "adadelta", "ftrl"),
 )
 
 
@@ -33,11 +49,13 @@ def warm_up(dim: int, optimizer: Optimizer) -> None:
     unique, inverse = merge.merge_keys(keys)
     assert inverse is not None
     merge.settle(keys, np.uint64(2), np.array([1, 0, 3, 2], np.uint64))
-    sums = np.full((unique.size, dim), -0.0, np.float32)
-    merge.add_rows(sums, inverse, grads)
-    _warm_rows(frozen(unique), frozen(sums), _warm_index(frozen(unique)), optimizer)
+    merged = np.full((unique.size, dim), -0.0, np.float32)
+    merge.add_rows(merged, inverse, grads)
+    _warm_sums(inverse, grads)
+    _warm_rows(frozen(unique), frozen(merged), _warm_index(frozen(unique)), optimizer)
     out = np.empty((keys.size, dim), np.float32)
-    rows.expand(frozen(sums), inverse, out)
+    rows.expand(frozen(merged), inverse, out)
+    _warm_requests(frozen(unique), frozen(merged))
 
 
 def signatures() -> dict[str, int]:
@@ -57,6 +75,22 @@ def _warm_slots() -> None:
     owner = frozen(np.zeros(1024, np.uint16))
     counts, starts, order = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(1, np.int64)
     slots.group_by_owner(keys, owner, np.empty(1, np.uint16), counts, starts, order)
+
+
+def _warm_requests(keys: Any, values: Any) -> None:
+    """What workers and servers do to lists and values on their way; keys increase."""
+    digest.digest(keys, np.uint64(1))
+    widths = np.empty(1, np.uint8)
+    coded = np.empty(deltas.measure(keys, widths), np.uint8)
+    deltas.write(keys, widths, coded)
+    deltas.read(keys[0], frozen(widths), frozen(coded), np.empty(keys.size, np.uint64))
+    bits, out = values.view(np.uint32), np.empty(values.shape, np.uint32)
+    order, out_keys = np.arange(keys.size), np.empty(keys.size, np.uint64)
+    transfer.copy_finite(bits.reshape(-1), out.reshape(-1))
+    transfer.gather_pairs(keys, bits, order, out_keys, out)
+    transfer.take_keys(keys, order, out_keys)
+    transfer.pack_blocks(bits.reshape(-1), order, out)
+    transfer.unpack_blocks(values, order, np.empty(values.size, np.float32))
 
 
 def _warm_index(keys: Any) -> Any:
@@ -99,5 +133,32 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
     rows.scatter(data, found, values)
     rows.gather(data, found, out)
     rows.gather_or_zero(data, found, out)
-    updates.update_of(optimizer)(data, dim, found, values)
     _warm_records(keys, found, data)
+    _warm_halves(data, found, keys, values, out)
+    for variant in _variants(optimizer):
+        update = updates.update_of(variant, is_whole=True)
+        wide = np.zeros((keys.size, dim + variant.state_floats(dim)), np.float32)
+        update(wide, dim, found, values, 0)
+
+
+def _variants(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """The settings of `optimizer` that call other kernels."""
+    yield optimizer
+    yield dataclasses.replace(optimizer, clip_norm=1.0)
+    if isinstance(optimizer, RMSprop):
+        yield dataclasses.replace(optimizer, momentum=0.0 if optimizer.momentum else 0.9)
+
+
+def _warm_halves(data: Any, found: Any, keys: Any, values: Any, out: Any) -> None:
+    dim = values.shape[1]
+    halves.scatter_halves(data, found, values)
+    halves.gather_halves(data, found, out)
+    halves.gather_halves_or_zero(data, found, out)
+    halves.take_rows(data, found, dim, out)
+    halves.put_rows(data, found, keys, dim, out, np.uint64(0), np.uint64(0))
+
+
+def _warm_sums(places: Any, grads: Any) -> None:
+    out = np.zeros((places.size, grads.shape[1]), np.float32)
+    sums.add_scaled_rows(out, places, grads, np.float32(1))
+    sums.keep_longest(out, np.zeros(places.size), places, grads)

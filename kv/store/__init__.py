@@ -8,7 +8,10 @@
     limits     what happens when memory is full: refuse, evict, spill
     lifecycle  admission and expiry
     stats      StoreStats, what a store tells about itself
-    sparse     SparseStore, all of it together with optimiser and initialiser
+    formats    how weights and state lie in a row, and what an update does to them
+    sparse     SparseStore, all of it together
+    parts      a sparse table's stores, each with a lock, for threads beside each other
+    blocks     a dense table's store, with a lock
 
-No thread safety: the caller holds a lock.
+A store is not thread safe; `parts` and `blocks` hold the locks.
 """

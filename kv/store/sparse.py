@@ -1,8 +1,8 @@
 """The rows of one table, or of a part of it, on one server.
 
 `SparseStore` joins what stands beside it: where the rows are (`space`), what happens when memory
-is full (`limits`), which keys get rows and which rows go again (`lifecycle`), and the optimiser's
-and the initialiser's kernels. A change is numbered: a row's version is the store's version when the
+is full (`limits`), which keys get rows and which rows go again (`lifecycle`), and how a row is made
+and updated (`formats`). A change is numbered: a row's version is the store's version when the
 row last changed.
 """
 
@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from kv.errors import MissingKeyError
 from kv.initializers import table_seed
 from kv.kernels import records
-from kv.kernels import rows as kernels
 from kv.kernels.jit import frozen
-from kv.kernels.updates import update_of
 from kv.spec import LINE, TableSpec
 from kv.store import arena
 from kv.store.cold import ColdTier
+from kv.store.formats import format_of
 from kv.store.index import Index
 from kv.store.lifecycle import Admissions, Sweep, gate_of
 from kv.store.limits import Evict, Refuse, Spill
@@ -65,20 +64,18 @@ class SparseStore:
         spill_dir: str = "",
     ) -> None:
         self.spec, self.dim, self._now = spec, spec.dim, now
-        self.stride = stride_of(spec.dim + spec.optimizer.state_floats(spec.dim))
+        self.format = format_of(spec)
+        self.stride = stride_of(self.format.floats, is_tight=spec.storage == "float16")
         self.version = 0  # grows with every change
-        self._update = update_of(spec.optimizer)
-        self._seed = np.uint64(table_seed(spec.seed or 0, spec.name))
-        recipe, a, b = spec.initializer.recipe()
-        self._recipe = (recipe, float(a), float(b))
-        self._state = np.float32(spec.optimizer.initial_state)
         self._build(capacity, arena.physical_memory() if reserve is None else reserve, parts)
         if spec.when_full == "spill" and spec.memory_limit:
             self.space.cold = ColdTier(spec.name, 4 * self.stride, spill_dir)
             self.space.index.cold = self.space.cold.records
         self._gate: Admissions | None = None
         if spec.admission is not None:
-            self._gate = Admissions(gate_of(spec.admission, int(self._seed), parts))
+            self._gate = Admissions(
+                gate_of(spec.admission, table_seed(spec.seed or 0, spec.name), parts)
+            )
         self._sweep = None if spec.expiry is None else Sweep(spec.expiry)
         self._rate = 0.0 if self._sweep is None else self._sweep.rate
         self._watches = self._sweep is not None or isinstance(self.limit, Evict)
@@ -162,7 +159,7 @@ class SparseStore:
                 self._see(rows, 0, now)
             self.limit.touch(rows)
             self._hits += rows.size
-            kernels.gather(self.data, rows, out)
+            self.format.gather(self.data, rows, out)
             return out
         keys, version = frozen(keys), self.version + 1
         if keys.size <= self.limit.at_once:
@@ -185,7 +182,7 @@ class SparseStore:
         With an admission policy only if that admits it, else its gradient is dropped.
 
         Args:
-            clock: the table's, of which WithProbability makes its choice.
+            clock: the table's, which schedules, rounding and WithProbability follow.
             rows: what `locate` said of `keys` in this `generation`.
             shows: what the push counts for each key, float32 (n,); None is 1.
         Raises:
@@ -197,7 +194,7 @@ class SparseStore:
         keys, grads, version = frozen(keys), frozen(grads), self.version + 1
         if rows is not None:
             self._hits += rows.size
-            self._step(rows, grads, shows, version)
+            self._step(keys, rows, grads, clock, shows, version)
         elif keys.size <= self.limit.at_once:
             self._push(keys, grads, clock, shows, version)
         else:
@@ -206,6 +203,14 @@ class SparseStore:
                 self._push(keys[part], grads[part], clock, counts, version)
         if self._sweep is not None and self._sweep.is_due(self._now()):
             self.expire(most=min(SWEEP, 64 + keys.size // 4))
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of later pushes, before the schedule's factor.
+
+        Raises:
+            SettingError: no finite number of 0 or more.
+        """
+        self.format.step.set_lr(lr)
 
     def create(self, keys: Keys) -> None:
         """Make and initialise rows for the keys that have none, whatever the table's policies.
@@ -245,8 +250,7 @@ class SparseStore:
             if absent or on_disk:
                 self._bring(keys[part], rows, absent, on_disk, version)
             self.version = version
-            kernels.scatter(self.data, rows, values[part])
-            kernels.reset_state(self.data, rows, self.dim, self._state)
+            self.format.assign(self.data, rows, values[part])
             self._see(rows, version, now)
             self.limit.touch(rows)
 
@@ -308,7 +312,7 @@ class SparseStore:
         """
         keys, data, rows, stop = self.space.scan(start, count)
         out = np.empty((rows.size, self.dim), np.float32)
-        kernels.gather(data, rows, out)
+        self.format.gather(data, rows, out)
         return keys, out, stop
 
     def validate(self) -> None:
@@ -331,12 +335,12 @@ class SparseStore:
             self._see(rows if makes or not absent else rows[rows >= 0], 0, now)
         self.limit.touch(rows)
         if makes or not absent:
-            kernels.gather(self.data, rows, out)
+            self.format.gather(self.data, rows, out)
             return
-        kernels.gather_or_zero(self.data, rows, out)
+        self.format.gather_or_zero(self.data, rows, out)
         if self.spec.missing == "init":
             places = np.flatnonzero(rows < 0)
-            self._initialize(out, places, frozen(keys[places]))
+            self.format.preview(out, places, frozen(keys[places]))
 
     def _push(
         self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
@@ -354,9 +358,17 @@ class SparseStore:
         if absent or on_disk:
             self._bring(keys, rows, absent, on_disk, version)
         if rows.size:
-            self._step(rows, grads, shows, version)
+            self._step(keys, rows, grads, clock, shows, version)
 
-    def _step(self, rows: Rows, grads: Values, shows: Shows | None, version: int) -> None:
+    def _step(
+        self,
+        keys: Keys,
+        rows: Rows,
+        grads: Values,
+        clock: int,
+        shows: Shows | None,
+        version: int,
+    ) -> None:
         self.version = version
         if shows is None:
             self._see(rows, version, self._seconds(), ONE_SHOW)
@@ -364,7 +376,7 @@ class SparseStore:
             self._see(rows, version, self._seconds())
             records.add_shows(self.index.records, rows, frozen(shows))
         self.limit.touch(rows)
-        self._update(self.data, self.dim, rows, grads)
+        self.format.update(self.data, keys, rows, grads, clock)
 
     def _bring(self, keys: Keys, rows: Rows, absent: int, on_disk: int, version: int) -> None:
         """Rows for `absent` of the keys, new, and for `on_disk` of them, read back.
@@ -384,8 +396,7 @@ class SparseStore:
             wanted = frozen(keys[places])
             fresh = self.space.add(wanted, version, self._seconds())
             rows[places] = fresh
-            self._initialize(self.data, fresh, wanted)
-            kernels.reset_state(self.data, fresh, self.dim, self._state)
+            self.format.initialize(self.data, fresh, wanted)
 
     def _parts(self, keys: Keys) -> Iterator[slice]:
         """`keys` in slices that fit into memory together.
@@ -417,16 +428,16 @@ class SparseStore:
                 f"key {key} has no row and the table says missing=error; assign it first",
             )
 
-    def _initialize(self, data: Values, rows: Rows, keys: Keys) -> None:
-        kernels.initialize(data, rows, keys, self.dim, *self._recipe, self._seed)
 
-
-def stride_of(floats: int) -> int:
+def stride_of(floats: int, is_tight: bool = False) -> int:
     """Floats from one row to the next: whole cache lines where that costs little memory.
 
     Up to a cache line the next power of two, so that no row lies across two lines; above, whole
-    lines if they add a third at most, else multiples of 4.
+    lines if they add a third at most, else multiples of 4. `is_tight` is for tables that are to be
+    small: multiples of 4 from 4 floats on.
     """
+    if is_tight and floats > 4:
+        return -(-floats // 4) * 4
     if floats <= LINE:
         return 1 << (floats - 1).bit_length()
     lines = -(-floats // LINE) * LINE

@@ -23,10 +23,17 @@ warm = signatures()
 
 rng = np.random.default_rng(0)
 cluster = LocalCluster(2, "sync")
-for optimizer in optimizers.Optimizer.members.values():
+kinds = [
+    *((kind(), "float32", "sum") for kind in optimizers.Optimizer.members.values()),
+    (optimizers.RMSprop(momentum=0.9), "float16", "max_norm"),
+    (optimizers.Adagrad(weight_decay=0.1, clip_norm=1.0, clip_value=1.0), "float32", "mean"),
+    (optimizers.SGD(), "float16", "weighted_mean"),
+]
+for place, (optimizer, storage, aggregator) in enumerate(kinds):
     for missing in ("init", "zeros"):
-        tables = [cluster.worker(rank).sparse_table(f"{optimizer.name} {missing}", 5,
-                  optimizer=optimizer(), initializer=Normal(), missing=missing) for rank in (0, 1)]
+        tables = [cluster.worker(rank).sparse_table(f"{place} {missing}", 5, optimizer=optimizer,
+                  initializer=Normal(), missing=missing, storage=storage, aggregator=aggregator)
+                  for rank in (0, 1)]
         sorted_keys = np.arange(0, 3000, dtype=np.uint64)
         frame = np.frombuffer(sorted_keys.tobytes(), np.uint64)
         crowded = rng.integers(2**63 - 50, 2**63 + 50, 500, dtype=np.uint64)
@@ -43,8 +50,8 @@ for optimizer in optimizers.Optimizer.members.values():
         table.assign([9, 1, 9], np.ones((3, 5)))
         list(table.items())
         table.delete([1, 77, 9])
-    dense = cluster.worker(0).dense_table(optimizer.name, (130, 70), optimizer=optimizer(),
-                                          mode="async")
+    dense = cluster.worker(0).dense_table(str(place), (130, 70), optimizer=optimizer,
+                                          mode="async", storage=storage)
     dense.push(np.ones((130, 70)))
     dense.pull()
     dense.assign(np.zeros((130, 70)))

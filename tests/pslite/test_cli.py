@@ -12,6 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import pslite
+from kv.initializers import Initializer
+from kv.optimizers import Optimizer
+from kv.schedules import Schedule
+from kv.settings import Named
 from pslite.cli import main
 from pslite.config import JobConfig
 from pslite.environ import OURS
@@ -161,6 +165,11 @@ def test_every_public_name_is_where_the_table_says() -> None:
     assert sorted(pslite.__all__) == sorted({"__version__", *pslite._HOME_OF})
     assert set(pslite.__all__) <= set(dir(pslite))
     assert issubclass(ConfigError, pslite.PsliteError)
+
+
+@pytest.mark.parametrize("family", [Optimizer, Schedule, Initializer])
+def test_every_setting_of_a_table_is_a_public_name(family: type[Named]) -> None:
+    assert {kind.__name__ for kind in family.members.values()} <= set(pslite.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -1,0 +1,73 @@
+"""What the pushes of one round become: one gradient for each key.
+
+A worker's part of a round is the sum of its pushes in it, except in a weighted mean, where each
+push is a part with its own weight. A key that a part has no gradient for counts as zero there:
+
+    sum            of the parts
+    mean           the sum over the number of workers in the round, whether they pushed or not
+    weighted_mean  sum of weight times gradient over the sum of the weights; zero if that is zero
+    max_norm       for each key the part that is longest (L2); of equal ones the lower rank's
+
+All are made in rank order and so do not depend on when a push arrived. In mode async a push is a
+round of its own, in which each of these is the push itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from kv.consistency.base import Update
+from kv.kernels.sums import Part, longest_parts, sum_parts, weigh_parts
+
+Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
+
+
+def sum_of(pushes: Round, workers: int) -> Part:
+    return sum_parts(_per_worker(pushes))
+
+
+def mean_of(pushes: Round, workers: int) -> Part:
+    keys, sums = sum_parts(_per_worker(pushes))
+    return keys, sums if workers == 1 else sums / np.float32(workers)
+
+
+def weighted_mean_of(pushes: Round, workers: int) -> Part:
+    parts = list(itertools.chain.from_iterable(pushes[rank] for rank in sorted(pushes)))
+    if len(parts) == 1 and parts[0].weight:
+        return parts[0].keys, parts[0].grads
+    total = sum(part.weight for part in parts if not part.is_rest)
+    factors = [part.weight / total if total else 0.0 for part in parts]
+    return weigh_parts([(part.keys, part.grads) for part in parts], factors)
+
+
+def max_norm_of(pushes: Round, workers: int) -> Part:
+    return longest_parts(_per_worker(pushes))
+
+
+AGGREGATORS: dict[str, Callable[[Round, int], Part]] = {
+    "sum": sum_of,
+    "mean": mean_of,
+    "weighted_mean": weighted_mean_of,
+    "max_norm": max_norm_of,
+}
+
+
+def aggregated(name: str, pushes: Round, workers: int, clock: int) -> Update:
+    """One update of a round's pushes, at least one.
+
+    Args:
+        name: of the aggregator, one of `kv.spec.AGGREGATORS`.
+        workers: how many take part in the round, those included that pushed nothing.
+        clock: the round's number.
+    """
+    return Update(*AGGREGATORS[name](pushes, workers), clock=clock)
+
+
+def _per_worker(pushes: Round) -> list[Part]:
+    """The sum of each worker's pushes, in rank order."""
+    return [
+        sum_parts([(push.keys, push.grads) for push in pushes[rank]]) for rank in sorted(pushes)
+    ]
