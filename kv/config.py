@@ -19,6 +19,7 @@ class ServerConfig:
 
     app: str = ""  # one's own server program, MODULE:FUNCTION; empty: the tables of pslite
     threads: int = 0  # for long requests; 0: half of the cores, 8 at most
+    spill_dir: str = ""  # of rows of tables with when_full=spill; empty: as for temporary files
     key_cache: NBytes = 64 << 20  # bytes of key lists remembered for each worker; 0 remembers none
 
     def __post_init__(self) -> None:

@@ -50,6 +50,8 @@ class Engine:
             of them. Dense tables are filled with their own blocks only; `validate` checks the rest.
         parts: of a sparse table, which threads can work on at the same time.
         empty: makes the arrays that pulls return.
+        spill_dir: where tables with when_full=spill keep rows; empty is the system's directory for
+            temporary files.
     """
 
     def __init__(
@@ -60,12 +62,13 @@ class Engine:
         owner_filter: OwnerFilter | None = None,
         parts: int = 1,
         empty: Empty = np.empty,
+        spill_dir: str = "",
     ) -> None:
         if default_mode not in MODES:
             problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
             raise SettingError("engine", problem)
         self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
-        self.parts, self.empty = parts, empty
+        self.parts, self.empty, self.spill_dir = parts, empty, spill_dir
         self.progress = Progress(num_workers)
         self.tables: list[Table] = []
         self.numbers: dict[str, int] = {}
@@ -103,7 +106,7 @@ class Engine:
         if spec.kind == "dense":
             table = BlockTable(spec, new_mode(), self.empty, share_of(spec, self.owner_filter))
         else:
-            table = KeyedTable(spec, new_mode(), self.empty, self.parts)
+            table = KeyedTable(spec, new_mode(), self.empty, self.parts, self.spill_dir)
         with self.lock:
             table.mode = new_mode()  # of this moment's progress
             number = len(self.tables)

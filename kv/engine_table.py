@@ -131,14 +131,17 @@ class KeyedTable(Table):
 
     Args:
         parts: how many.
+        spill_dir: where rows that are spilled lie.
     """
 
     is_dense = False
     store: Parts
 
-    def __init__(self, spec: TableSpec, mode: Mode, empty: Empty, parts: int) -> None:
+    def __init__(
+        self, spec: TableSpec, mode: Mode, empty: Empty, parts: int, spill_dir: str = ""
+    ) -> None:
         super().__init__(spec, mode, empty)
-        self.store = Parts(spec, parts)
+        self.store = Parts(spec, parts, spill_dir)
         self._cuts: dict[int, tuple[weakref.ref[Keys], Cut]] = {}  # id of a key list -> its cut
 
     def remember(self, keys: Keys) -> None:

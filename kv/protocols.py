@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
+from kv.policies import Admission, Expiry
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -120,6 +121,10 @@ class Worker(Protocol):
         mode: str | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
+        memory_limit: int = 0,
+        when_full: str = "refuse",
     ) -> SparseTable:
         """Define or find a table.
 
@@ -130,6 +135,11 @@ class Worker(Protocol):
                 workers of the round, `weighted_mean` by the weights of the pushes, or `max_norm`,
                 for each key the worker's gradient that is longest.
             storage: `float32`, or `float16` for weights of half the size, see docs/optimizers.md.
+            admission: which keys get a row, of kv.policies; None is every key.
+            expiry: which rows go again, of kv.policies; None is none.
+            memory_limit: bytes of rows, records and index on one server; 0 is its memory.
+            when_full: what a table at its limit does: `refuse` new rows, `evict` rows not used for
+                long, or `spill` them to disk, see docs/store.md.
         """
 
     def dense_table(

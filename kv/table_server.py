@@ -57,6 +57,7 @@ class TableServer:
         seed: of initial values.
         key_cache: bytes of key lists remembered for each worker.
         threads: that work on long requests; 0 works on all in the thread that drives the van.
+        spill_dir: where tables with when_full=spill keep rows.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class TableServer:
         seed: int = 1,
         key_cache: int = 64 << 20,
         threads: int = 0,
+        spill_dir: str = "",
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
@@ -76,6 +78,7 @@ class TableServer:
             self._owns,
             parts=max(1, threads),
             empty=Buffers().empty,
+            spill_dir=spill_dir,
         )
         self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")

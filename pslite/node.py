@@ -127,6 +127,7 @@ def _run_server(settings: NodeSettings) -> None:
             job.run.seed,
             job.server.key_cache,
             threads_of(job.server.threads),
+            job.server.spill_dir,
         )
         if job.server.app:
             start_app(job.server.app, office)

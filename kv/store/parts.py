@@ -115,12 +115,17 @@ class Parts:
     Args:
         spec: the table's definition, its mode and seed resolved.
         count: parts.
+        spill_dir: where rows that are spilled lie; empty is the system's directory for temporary
+            files.
     """
 
-    def __init__(self, spec: TableSpec, count: int = 1) -> None:
+    def __init__(self, spec: TableSpec, count: int = 1, spill_dir: str = "") -> None:
         self.spec, self.dim = spec, spec.dim
         share = None if count == 1 else arena.physical_memory() // count
-        self.parts = [Part(SparseStore(spec, reserve=share, parts=count)) for _ in range(count)]
+        self.parts = [
+            Part(SparseStore(spec, reserve=share, parts=count, spill_dir=spill_dir))
+            for _ in range(count)
+        ]
         self.key_cost = spec.dim + KEY_FLOATS  # of a request, in floats moved
         if spec.when_full == "spill" and spec.memory_limit:
             self.key_cost *= DISK_FACTOR

@@ -9,7 +9,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from kv.errors import SettingError
+from kv.errors import SettingError, TableConflictError
+from kv.local import LocalCluster
 from kv.policies import Admission, AfterSightings, ByAge, ByScore, Expiry, WithProbability
 from kv.spec import TableSpec
 from kv.store.lifecycle import HALVE_AFTER, Counter, Dice, gate_of
@@ -71,6 +72,26 @@ def test_wrong_settings_are_named(make: Any, text: str) -> None:
         make()
 
     assert text in str(caught.value)
+
+
+def test_tables_of_a_local_cluster_take_policies() -> None:
+    worker = LocalCluster(1).worker(0)
+    table = worker.sparse_table(
+        "t",
+        4,
+        missing="zeros",
+        admission=AfterSightings(2),
+        expiry=ByAge(3600),
+        memory_limit=1 << 20,
+        when_full="evict",
+    )
+    for _ in range(2):
+        assert len(table) == 0
+        table.push([1, 2, 3], np.ones((3, 4)))
+
+    assert len(table) == 3
+    with pytest.raises(TableConflictError, match="memory_limit 1048576 here, 0 there"):
+        worker.sparse_table("t", 4, missing="zeros")
 
 
 def sparse(**settings: Any) -> TableSpec:

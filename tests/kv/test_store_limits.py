@@ -243,6 +243,11 @@ def ones(count: int, dim: int = DIM) -> np.ndarray:
     return np.ones((count, dim), np.float32)
 
 
+def push_in_fives(store: SparseStore, first: int, last: int) -> None:
+    for start in range(first, last, 5):
+        store.push(as_array(range(start, start + 5)), ones(5))
+
+
 def test_a_table_four_times_its_limit_trains_like_one_in_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     small, large = make("spill", 280 << 10, spill_dir=str(tmp_path)), make()
@@ -294,8 +299,7 @@ def test_row_numbers_are_known_until_the_generation_changes() -> None:
     store.push(as_array(range(10, 15)), ones(5))
     assert store.generation == generation, "rows that are added change no other row's number"
 
-    for start in range(20, 60, 5):
-        store.push(as_array(range(start, start + 5)), ones(5))
+    push_in_fives(store, 20, 60)
     assert store.generation != generation
     assert store.locate(keys) is None, "they are on disk"
 
@@ -321,8 +325,7 @@ def test_a_full_disk_is_an_error_that_changes_nothing(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(ArenaFullError, match=r"No space left on device.*\[server\] spill_dir"):
-        for start in range(100, 200, 5):
-            store.push(as_array(range(start, start + 5)), ones(5))
+        push_in_fives(store, 100, 200)
     monkeypatch.undo()
 
     store.validate()
@@ -343,8 +346,7 @@ def test_a_memory_limit_refuses_and_names_what_to_do() -> None:
     keys = as_array(range(40))
 
     with pytest.raises(ArenaFullError, match=f"memory_limit = {LIMIT}; raise it, use more servers"):
-        for start in range(0, 40, 5):
-            store.push(keys[start : start + 5], ones(5))
+        push_in_fives(store, 0, 40)
 
     kept = len(store)
     assert kept == 25
@@ -368,8 +370,7 @@ def test_a_limit_too_small_for_a_row_is_refused() -> None:
 def test_an_index_that_fills_the_memory_is_named() -> None:
     store = make("spill", LIMIT)
     with pytest.raises(ArenaFullError, match="keys leave room for"):
-        for start in range(0, 4000, 5):
-            store.push(as_array(range(start, start + 5)), ones(5))
+        push_in_fives(store, 0, 4000)
     store.validate()
 
 
