@@ -79,7 +79,12 @@ def prepare(keys: ArrayLike, table: str = "?") -> KeyList:
     Raises:
         KeyListError: not one list of such integers.
     """
-    return KeyList(*merge_keys(as_keys(keys, table)))
+    return merged(as_keys(keys, table))
+
+
+def merged(keys: NDArray[np.uint64]) -> KeyList:
+    """The merged list of `keys`, uint64, shape (n,), read-only."""
+    return KeyList(*merge_keys(keys))
 
 
 def as_keys(keys: ArrayLike, table: str) -> NDArray[np.uint64]:

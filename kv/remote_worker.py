@@ -19,6 +19,7 @@ from kv.cutting import PIECE, Cut, cut_keys, pieces_of
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
+from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
 from kv.placement import SlotMap
@@ -86,6 +87,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self.counts: Counter[str] = Counter()
         self._buffers = Buffers()
         self._key_cache, self._key_deltas, self._piece = key_cache, key_deltas, piece
+        self.merged = MergedLists()
         self._list_seed = secrets.randbits(64)
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
