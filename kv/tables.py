@@ -198,7 +198,7 @@ class Wanted:
             return as_values(given, table.shape, table.name)
         assert self.keylist is not None
         values = as_values(given, (self.keylist.size, table.spec.dim), table.name)
-        return self.keylist.merge_grads(values)
+        return self.keylist.merge_grads(values, table.worker.buffers.empty)
 
 
 def own_table(table: object) -> Table:

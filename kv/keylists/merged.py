@@ -41,7 +41,8 @@ class MergedLists:
             self._kept.move_to_end(place)
             return known[1]
         made = merged(listed)
-        self._keep(place, frozen(listed.copy()), made)
+        if _nbytes(listed, made) <= self._limit:
+            self._keep(place, frozen(listed.copy()), made)
         return made
 
     def _keep(self, place: int, listed: NDArray[np.uint64], made: KeyList) -> None:
