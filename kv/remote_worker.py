@@ -19,6 +19,7 @@ from kv.cutting import PIECE, Cut, cut_keys, pieces_of
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
+from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
 from kv.placement import SlotMap
@@ -84,8 +85,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()
-        self._buffers = Buffers()
+        self.buffers = Buffers()
         self._key_cache, self._key_deltas, self._piece = key_cache, key_deltas, piece
+        self.merged = MergedLists()
         self._list_seed = secrets.randbits(64)
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
@@ -200,7 +202,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if isinstance(table, RemoteDenseTable):
             return DenseRead(table.name, table.shape, table.shares, table.cut, out)
         assert wanted.keylist is not None
-        return SparseRead(table.name, wanted.keylist, self._cut(table, wanted.keylist.unique), out)
+        cut = self._cut(table, wanted.keylist.unique)
+        return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)
 
     def push_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
@@ -227,11 +230,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist
         if isinstance(table, RemoteDenseTable):
-            return DenseWrite(table.name, what, values, table.shares, table.cut, self._buffers)
+            return DenseWrite(table.name, what, values, table.shares, table.cut, self.buffers)
         assert keylist is not None
         is_shared = keylist.inverse is None  # else merged, into memory of its own
         cut = self._cut(table, keylist.unique)
-        return SparseWrite(table.name, what, keylist, values, is_shared, cut, self._buffers)
+        return SparseWrite(table.name, what, keylist, values, is_shared, cut, self.buffers)
 
     def _cut(self, table: Table, keys: Keys) -> Cut:
         # A refused push changes nothing, so where servers may refuse keys it goes in one piece.

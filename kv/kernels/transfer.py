@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch, prefetch_row
+from kv.kernels.jit import AHEAD, kernel, prefetch_row
 
 ONE = np.uint64(1)
 CHECKED = np.uint64(512)  # floats that are copied, then looked at while they are at hand
@@ -89,8 +89,5 @@ def take_keys(keys, order, out):
     """out[i] = keys[order[i]].
 
     keys: uint64 (n,), only read; order: int64 (m,); out: uint64 (m,)."""
-    count = np.uint64(order.size)
-    for i in range(count):
-        if i + AHEAD < count:
-            prefetch(keys, np.uint64(order[i + AHEAD]))
+    for i in range(np.uint64(order.size)):
         out[i] = keys[np.uint64(order[i])]
