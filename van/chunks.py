@@ -46,7 +46,7 @@ def cut(meta: Meta, frames: Sequence[Frame], serial: int, config: VanConfig) -> 
             slices[-1].append(part)
             start += part.size
             room -= part.size
-    header = np.frombuffer(frames[0], np.uint8)  # type: ignore[arg-type]  # frame 0 is bytes
+    header = np.frombuffer(frames[0], np.uint8)
     pieces = []
     for number, parts in enumerate(slices):
         piece = Meta(
@@ -125,7 +125,7 @@ class _Set:
 
 
 def _whole(raw: NDArray[np.uint8], descriptor: Descriptor) -> NDArray[Any]:
-    return decode_array(memoryview(raw), descriptor)
+    return decode_array(raw.data, descriptor)
 
 
 class Reassembler:

@@ -168,39 +168,45 @@ def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
 
 
 def _meta(fields: tuple[Any, ...]) -> Meta:
+    wrong = _wrong_field(fields)
+    if wrong:
+        raise CodecError(f"header field {wrong} has the wrong shape or is out of range")
+    kinds = _CONTROLS[fields[6]], _FLAGS[fields[7]], _KINDS[fields[8]]
+    return Meta(*(fields[1:6] + kinds + fields[9:24] + fields[25:27]))
+
+
+def _wrong_field(fields: tuple[Any, ...]) -> int:
+    """The position of a field after the plain ones that is not as it should be, or 0."""
     clocks, constituents, slots, refused, key_list, chunk = fields[18:24]
-    error = fields[26]
-    for position, holds in (
-        (18, _are_clocks(clocks)),
-        (19, constituents == () or _are_constituents(constituents)),
-        (20, slots is None or _are_integers(slots)),
-        (21, refused == () or _are_integers(refused)),
-        (22, type(key_list) is int and key_list >= 0),
-        (23, _are_integers(chunk) and len(chunk) == 2),
-        (26, error is None or _is_error(error)),
-    ):
-        if not holds:
-            raise CodecError(f"header field {position} has the wrong shape or is out of range")
-    return Meta(
-        *fields[1:6],
-        _CONTROLS[fields[6]],
-        _FLAGS[fields[7]],
-        _KINDS[fields[8]],
-        *fields[9:24],
-        fields[25],
-        error,
-    )
+    if not _are_clocks(clocks):
+        return 18
+    if constituents != () and not _are_constituents(constituents):
+        return 19
+    if slots is not None and not _are_integers(slots):
+        return 20
+    if not _are_integers(refused):
+        return 21
+    if type(key_list) is not int or key_list < 0:
+        return 22
+    if not _are_integers(chunk) or len(chunk) != 2:
+        return 23
+    return 26 if fields[26] is not None and not _is_error(fields[26]) else 0
 
 
 def _are_clocks(clocks: Any) -> bool:
-    return type(clocks) is tuple and all(
-        type(clock) is tuple
-        and len(clock) == 3
-        and _are_integers(clock[:2])
-        and type(clock[2]) is tuple
-        and all(_are_integers(pair) and len(pair) == 2 for pair in clock[2])
-        for clock in clocks
-    )
+    if type(clocks) is not tuple:
+        return False
+    for clock in clocks:
+        if type(clock) is not tuple or len(clock) != 3:
+            return False
+        table, now, versions = clock
+        if type(table) is not int or type(now) is not int or table < 0 or now < 0:
+            return False
+        if type(versions) is not tuple:
+            return False
+        if not all(_are_integers(pair) and len(pair) == 2 for pair in versions):
+            return False
+    return True
 
 
 def _are_constituents(constituents: Any) -> bool:

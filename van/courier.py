@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
+from numpy.typing import DTypeLike, NDArray
 
 from van.config import VanConfig
 from van.endpoints import Endpoints
@@ -61,7 +62,8 @@ class ZmqVan:
             context = self._owned_context = zmq.Context()
         self._ends = Endpoints(context, self.config, peer_user)
         self._outbox: deque[Parcel] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # thread that owns the sockets
         self._leader_is_background = False
         self._waiting = 0
@@ -85,6 +87,10 @@ class ZmqVan:
     @property
     def counts(self) -> Counter[str]:
         return self._ends.counts
+
+    @property
+    def is_driving(self) -> bool:
+        return self._leader == threading.get_ident()
 
     def now(self) -> float:
         return time.monotonic()
@@ -120,6 +126,19 @@ class ZmqVan:
             return  # flushed when this turn ends
         self._send_outbox()
 
+    def has_room(self, node: int) -> bool:
+        """Whether less waits for `node` than `[van] backlog` and `backlog_bytes` allow."""
+        limit, waiting = self.config.backlog, self._ends.waiting_for(node)
+        if waiting is not None and (
+            len(waiting) >= limit or waiting.nbytes >= self.config.backlog_bytes
+        ):
+            return False
+        return len(self._outbox) < limit
+
+    def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array to be filled and sent to `node`, in shared memory where there is some."""
+        return self._ends.empty(node, shape, dtype)
+
     def _send_outbox(self) -> None:
         """Send what is queued, or see that whoever leads does."""
         while self._outbox and self._try_lead():
@@ -139,7 +158,7 @@ class ZmqVan:
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._leader == threading.get_ident():  # a handler waits: it goes on leading
             return self._lead_until(done, deadline)
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             try:
                 if not self._follow_until(done, deadline):
@@ -210,7 +229,7 @@ class ZmqVan:
         if self._outbox:
             self._flush()
         if self._waiting > 1 or self._leader_is_background:
-            with self._changed:
+            with self._lock:
                 self._changed.notify_all()
 
     def _flush(self) -> None:
@@ -227,7 +246,7 @@ class ZmqVan:
         if self._leader == threading.get_ident():
             act()
             return
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             try:
                 self._follow_until(lambda: False, None)
@@ -240,7 +259,7 @@ class ZmqVan:
             self._send_outbox()
 
     def _try_lead(self, background: bool = False) -> bool:
-        with self._changed:
+        with self._lock:
             if self._leader is not None:
                 return False
             self._leader = threading.get_ident()
@@ -248,7 +267,7 @@ class ZmqVan:
             return True
 
     def _stop_leading(self) -> None:
-        with self._changed:
+        with self._lock:
             self._leader = None
             self._leader_is_background = False
             if self._waiting:

@@ -154,7 +154,7 @@ class Endpoints:
         parcel = Parcel(meta.recipient, meta.priority, nbytes, frames)
         way = parcel.way = self._peers.get(meta.recipient)
         if isinstance(way, LaneConnection):
-            parcel.places = way.pack(frames)
+            parcel.places = way.pack(frames, nbytes)
         elif (
             nbytes - len(frames[0]) > self._config.chunk
             and way is not None
@@ -172,32 +172,40 @@ class Endpoints:
             AddressError: its connection has ended and it is not to be reached any more.
         """
         peer = self._peers.get(parcel.node)
+        if peer is None or parcel.way is not peer:
+            peer = self._way_of(parcel)
+        self.counts["sent"] += 1  # or soon, unless it counts as undeliverable
+        if isinstance(peer, LaneConnection):
+            self._lane.post(peer, parcel)
+        elif not peer.post(parcel):
+            self._note_blocked(parcel.node, peer)
+
+    def _way_of(self, parcel: Parcel) -> ZmqPeer | LaneConnection:
+        """The way a parcel goes that was made for another: that one has ended, or is new."""
+        peer = self._peers.get(parcel.node)
         if peer is None:
             address = self._addresses.get(parcel.node)
             if address is None:
                 raise UnreachablePeerError(parcel.node, "no address of it is known here")
             peer = self._peers[parcel.node] = self._way_to(address)
-        if parcel.way is not peer and (parcel.places or isinstance(peer, LaneConnection)):
-            # It was made for a connection that has ended.
-            if isinstance(parcel.way, LaneConnection):
-                parcel.way.give_back(parcel.places)
-            parcel.places = peer.pack(parcel.frames) if isinstance(peer, LaneConnection) else ()
-            parcel.way = peer
-        peer.waiting.add(parcel)
+        if isinstance(parcel.way, LaneConnection):
+            parcel.way.give_back(parcel.places)
+            parcel.places = ()
         if isinstance(peer, LaneConnection):
-            self.counts["sent"] += self._lane.pump(peer)
-        else:
-            self._pump(parcel.node, peer)
+            parcel.places = peer.pack(parcel.frames, parcel.nbytes)
+        parcel.way = peer
+        return peer
 
-    def _pump(self, node: int, peer: ZmqPeer) -> None:
-        self.counts["sent"] += peer.pump()
-        if not peer.waiting:
-            if self._blocked.pop(node, None) is not None:
-                self._unwatch(peer)
-        elif node not in self._blocked:
+    def _note_blocked(self, node: int, peer: ZmqPeer) -> None:
+        if node not in self._blocked:
             self._blocked[node] = peer
             # Its descriptor only makes `poll` return, which then tries all that are blocked.
             self._poller.register(peer.fd, lambda events: None)
+
+    def _pump(self, node: int, peer: ZmqPeer) -> None:
+        if peer.pump():
+            del self._blocked[node]
+            self._unwatch(peer)
 
     def _unwatch(self, peer: ZmqPeer) -> None:
         self._poller.unregister(peer.fd)

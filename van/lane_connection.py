@@ -28,11 +28,11 @@ from van.config import VanConfig
 from van.errors import CodecError, ProtocolVersionError
 from van.lane_packets import INLINE_PLACE, STREAMED_PLACE, PacketKind, Tables
 from van.message import Message, Meta
-from van.outgoing import Outgoing
-from van.shared_memory import SlabPool, attach_slab, region
+from van.outgoing import Outgoing, Parcel
+from van.shared_memory import MOST_SLABS, SlabPool, attach_slab, region
 from van.slabs import Place
 
-_DESCRIPTORS = struct.Struct(f"={packets.MOST_SLABS}i")
+_DESCRIPTORS = struct.Struct(f"={MOST_SLABS}i")
 _ANCILLARY = socket.CMSG_SPACE(_DESCRIPTORS.size)
 _SMALL = 16 << 10  # smaller frames are cheaper through the socket
 
@@ -75,7 +75,7 @@ class LaneConnection:
         self.is_ended = False
         self.pool = SlabPool(config.shared_memory)
         self._sock, self._config = sock, config
-        self._packet: list[Frame] | None = None  # to be sent next, with `_descriptors`
+        self._packet: list[Frame] | None = None  # half sent: what the socket did not take
         self._descriptors: list[int] = []
         self._parts: deque[memoryview] = deque()  # streamed frames of the message under way
         self._attached: dict[int, mmap.mmap] = {}
@@ -87,31 +87,38 @@ class LaneConnection:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    def __repr__(self) -> str:
+        return (
+            f"<LaneConnection {self.address} waiting={len(self.waiting)} "
+            f"shared={self.pool.size >> 20} MiB>"
+        )
+
     # -- sending --------------------------------------------------------------------------
 
     def greet(self, address: str) -> None:
         """Say, as the first packet, who has connected."""
         self._packet = packets.pack(PacketKind.HELLO, [address.encode()])
 
-    def pack(self, frames: Sequence[Frame]) -> list[Place]:
+    def pack(self, frames: Sequence[Frame], nbytes: int) -> Sequence[Place]:
         """Where each frame of a message goes; large ones are copied into shared memory.
 
-        Empty when all frames fit into the packet. Any thread.
+        Args:
+            frames: header and arrays.
+            nbytes: of all.
+        Returns:
+            Nothing when all frames fit into the packet. Any thread.
         """
-        room = packets.INLINE - len(frames[0])
-        for frame in frames[1:]:
-            nbytes = frame.nbytes  # type: ignore[union-attr]  # all but the first are arrays
-            room -= nbytes + 8
-            if nbytes >= _SMALL:
-                room = -1
-        if room >= 0:
-            return []
+        if nbytes < _SMALL or (
+            nbytes + packets.ALIGNMENT * len(frames) <= packets.INLINE
+            and all(frame.nbytes < _SMALL for frame in frames[1:])  # type: ignore[union-attr]
+        ):
+            return ()
         places = [INLINE_PLACE if len(frames[0]) < packets.INLINE // 2 else STREAMED_PLACE]
         room = packets.INLINE // 2
         for frame in frames[1:]:
             assert isinstance(frame, np.ndarray)
-            if frame.nbytes < _SMALL and frame.nbytes + 8 <= room:
-                room -= frame.nbytes + 8
+            if frame.nbytes < _SMALL and frame.nbytes + packets.ALIGNMENT <= room:
+                room -= frame.nbytes + packets.ALIGNMENT
                 places.append(INLINE_PLACE)
                 continue
             place = self.pool.find(frame) or self.pool.copy_in(frame)
@@ -130,50 +137,58 @@ class LaneConnection:
         raw = self.pool.empty(nbytes) if nbytes >= _SMALL else None
         return None if raw is None else raw.view(dtype).reshape(shape)
 
-    def pump(self) -> int:
-        """Send what the socket takes now; returns how many messages left.
+    def post(self, parcel: Parcel) -> bool:
+        """Send `parcel`, or let it wait; True when it has left whole.
 
         Raises:
             ConnectionEndedError: the other side has closed.
         """
-        sent = 0
+        self.waiting.add(parcel)
+        return not self.is_blocked_after_pump()
+
+    def is_blocked_after_pump(self) -> bool:
+        """Send what the socket takes now; whether something must wait until it takes more.
+
+        Raises:
+            ConnectionEndedError: the other side has closed.
+        """
         while True:
             if self._packet is None:
                 if self._parts:
                     self._packet = self._next_part()
                 elif self.waiting:
-                    self._packet = self._next_message()
-                    sent += 1
+                    parcel = self.waiting.first()
+                    self.waiting.drop_first()
+                    self._packet = self._begin(parcel)
                 else:
-                    return sent
-            if not self._write():
-                return sent
+                    return False
+            if not self._write(self._packet):
+                return True
+            self._packet = None
 
-    def _write(self) -> bool:
-        assert self._packet is not None
+    def _write(self, packet: list[Frame]) -> bool:
         rights = []
         if self._descriptors:
             raw = struct.pack(f"={len(self._descriptors)}i", *self._descriptors)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, raw)]
         try:
-            self._sock.sendmsg(self._packet, rights, socket.MSG_NOSIGNAL)  # type: ignore[arg-type]
+            self._sock.sendmsg(packet, rights, socket.MSG_NOSIGNAL)  # type: ignore[arg-type]
         except BlockingIOError:
             return False
         except OSError as error:
             raise ConnectionEndedError("") from error
-        self._packet = None
-        for fd in self._descriptors:
-            os.close(fd)
-        self._descriptors = []
+        if self._descriptors:
+            for fd in self._descriptors:
+                os.close(fd)
+            self._descriptors = []
         return True
 
-    def _next_message(self) -> list[Frame]:
-        parcel = self.waiting.first()
-        self.waiting.drop_first()
+    def _begin(self, parcel: Parcel) -> list[Frame]:
+        """The first packet of a message; what does not fit in is left in `_parts`."""
         for place, frame in zip(parcel.places, parcel.frames, strict=False):
-            if place == STREAMED_PLACE:
-                raw = frame if type(frame) is bytes else np.asarray(frame).reshape(-1)
-                self._parts.append(memoryview(raw).cast("B"))
+            if place == STREAMED_PLACE and len(frame):
+                raw = memoryview(frame) if type(frame) is bytes else _bytes_of(frame)
+                self._parts.append(raw)
         return packets.pack(PacketKind.MESSAGE, parcel.frames, parcel.places, self._tables())
 
     def _next_part(self) -> list[Frame]:
@@ -183,8 +198,9 @@ class LaneConnection:
         return [frame[: packets.LARGEST]]
 
     def _tables(self) -> Tables:
+        if not self._returns and not self.pool.has_news:
+            return packets.NO_TABLES
         fresh, dropped = self.pool.news()
-        # The size of slabs at least doubles with every second one, so few are new at a time.
         self._descriptors = [fd for _, _, fd in fresh]
         count = min(len(self._returns), packets.MOST_RETURNS)
         returns = [self._returns.popleft() for _ in range(count)]
@@ -203,11 +219,6 @@ class LaneConnection:
         """Give back what nobody reads, if no message is about to take it along. See `pump`."""
         if self._returns and self._packet is None and not self._parts and not self.waiting:
             self._packet = packets.pack(PacketKind.NOTICE, tables=self._tables())
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether something waits until the socket takes more."""
-        return self._packet is not None or bool(self._parts) or bool(self.waiting)
 
     # -- receiving ------------------------------------------------------------------------
 
@@ -288,9 +299,9 @@ class LaneConnection:
                 raise ConnectionEndedError(str(error)) from None
         if places[0] != STREAMED_PLACE or len(places) > self._config.max_frames + 1:
             raise ConnectionEndedError("a header that is nowhere")
-        header = bytearray(packet.header_size)
-        reading = self._reading = _Reading(header, [places[1:], data, body])
-        reading.targets.append(memoryview(header))
+        streamed = bytearray(packet.header_size)
+        reading = self._reading = _Reading(streamed, [places[1:], data, body])
+        reading.targets.append(memoryview(streamed))
         return None
 
     def _read_arrays(
@@ -313,7 +324,7 @@ class LaneConnection:
             elif place == STREAMED_PLACE:
                 raw = np.empty(descriptor[2], np.uint8)  # touched only as bytes come
                 arrays.append(raw)
-                targets.append(memoryview(raw))
+                targets.append(raw.data)
             else:
                 arrays.append(decode_array(self._shared(place, descriptor[2]), descriptor))
         targets = deque(target for target in targets if target.nbytes)
@@ -371,6 +382,11 @@ class LaneConnection:
         self._descriptors = []
 
 
+def _bytes_of(array: Any) -> memoryview:
+    view: memoryview = array.reshape(-1).view(np.uint8).data
+    return view
+
+
 def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     found: list[int] = []
     for level, kind, raw in ancillary:
@@ -383,5 +399,5 @@ def _message(meta: Meta, arrays: list[Any], descriptors: list[Descriptor]) -> Me
     whole: list[NDArray[Any]] = []
     for array, descriptor in zip(arrays, descriptors, strict=True):
         is_raw = array.dtype == np.uint8 and array.flags.writeable
-        whole.append(decode_array(memoryview(array), descriptor) if is_raw else array)
+        whole.append(decode_array(array.data, descriptor) if is_raw else array)
     return Message(meta, whole)

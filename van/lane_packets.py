@@ -24,19 +24,18 @@ from enum import IntEnum
 
 from van.codec import Frame
 from van.errors import CodecError
-from van.outgoing import nbytes_of
+from van.shared_memory import MOST_SLABS
 from van.slabs import Place
 
 VERSION = 1
 LARGEST = 128 << 10  # bytes of a packet; with the default limits of Linux a socket takes it
 INLINE = 64 << 10  # bytes of header and arrays in one packet
-MOST_SLABS = 8  # in one packet
 MOST_RETURNS = 1024
 
 _HEAD = struct.Struct("<BBHHHHxxI")
 _PAIR, _NUMBER = 12, 4  # bytes of a table's entry
-_ALIGNMENT = 8
-_PADDING = tuple(bytes(n) for n in range(_ALIGNMENT))
+ALIGNMENT = 8
+_PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
 
 
 class PacketKind(IntEnum):
@@ -77,14 +76,14 @@ class Packet:
     body: int = 0  # where header and inline arrays begin
 
 
-_NO_TABLES = Tables()
+NO_TABLES = Tables()
 
 
 def pack(
     kind: PacketKind,
     frames: Sequence[Frame] = (),
     places: Sequence[Place] = (),
-    tables: Tables = _NO_TABLES,
+    tables: Tables = NO_TABLES,
 ) -> list[Frame]:
     """The buffers of a packet, to be sent as one.
 
@@ -105,9 +104,9 @@ def pack(
     for number, frame in enumerate(frames):
         if places and places[number] != INLINE_PLACE:
             continue
-        if gap := -size % _ALIGNMENT:
+        if gap := -size % ALIGNMENT:
             buffers.append(_PADDING[gap])
-        nbytes = len(frame) if type(frame) is bytes else nbytes_of((frame,))
+        nbytes = len(frame) if type(frame) is bytes else frame.nbytes  # type: ignore[union-attr]
         if nbytes:
             buffers.append(frame)
         size += gap + nbytes
@@ -127,7 +126,7 @@ def unpack(data: bytes) -> Packet:
         raise CodecError(f"a packet of version {version} and kind {kind}")
     start = _HEAD.size
     if not slabs and not returns and not drops and not frames:
-        return Packet(_KINDS[kind], _NO_TABLES, header_size, (), start)
+        return Packet(_KINDS[kind], NO_TABLES, header_size, (), start)
     pairs = slabs + returns
     end = start + _PAIR * (pairs + frames) + _NUMBER * drops
     if len(data) < end or slabs > MOST_SLABS or returns > MOST_RETURNS:
@@ -149,7 +148,7 @@ def inline(data: memoryview, start: int, nbytes: int) -> tuple[memoryview, int]:
     Raises:
         CodecError: the packet ends before it does.
     """
-    start += -start % _ALIGNMENT
+    start += -start % ALIGNMENT
     end = start + nbytes
     if end > len(data):
         raise CodecError("a packet that ends before its frames")

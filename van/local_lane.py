@@ -25,6 +25,7 @@ from van.drops import Drops
 from van.errors import CodecError
 from van.lane_connection import ConnectionEndedError, LaneConnection
 from van.message import Message
+from van.outgoing import Parcel
 from van.poller import READ, WRITE, Poller
 
 log = logging.getLogger(__name__)
@@ -165,18 +166,28 @@ class LocalLane:
             return None
         return sock
 
-    def pump(self, connection: LaneConnection) -> int:
-        """Send what the connection takes now; returns how many messages left."""
-        if connection.is_ended:
-            return 0
+    def post(self, connection: LaneConnection, parcel: Parcel) -> None:
+        """Send `parcel`, or let it wait."""
         try:
-            sent = connection.pump()
+            if connection.post(parcel):
+                return
+            self._watch(connection, True)
         except ConnectionEndedError:
-            # What it sent before it closed may still be there to read; its end is seen there.
-            self._watch(connection, False)
-            return 0
-        self._watch(connection, connection.is_blocked)
-        return sent
+            self._note_broken(connection)
+
+    def pump(self, connection: LaneConnection) -> None:
+        """Send what the connection takes now."""
+        if connection.is_ended:
+            return
+        try:
+            self._watch(connection, connection.is_blocked_after_pump())
+        except ConnectionEndedError:
+            self._note_broken(connection)
+
+    def _note_broken(self, connection: LaneConnection) -> None:
+        # What the other side sent before it closed may still be there to read, and after that
+        # its end, which `receive` sees.
+        self._watch(connection, False)
 
     def _watch(self, connection: LaneConnection, is_blocked: bool) -> None:
         if is_blocked != (connection in self._writing):
@@ -237,7 +248,7 @@ class LocalLane:
             self._listener.close()
         for connection in self._connections.values():
             with contextlib.suppress(ConnectionEndedError):
-                connection.pump()
+                connection.is_blocked_after_pump()
             self._poller.unregister(connection.fileno())
             connection.close()
         self._connections.clear()

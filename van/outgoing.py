@@ -81,8 +81,3 @@ class Outgoing:
         assert len(waiting) == self._count
         assert sum(parcel.nbytes for parcel in waiting) == self.nbytes
         assert not waiting or waiting[0] is self.first()
-
-
-def nbytes_of(frames: Sequence[Any]) -> int:
-    """Bytes of frames: arrays and bytes."""
-    return sum(frame.nbytes if hasattr(frame, "nbytes") else len(frame) for frame in frames)

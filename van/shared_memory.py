@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from van.errors import CodecError
 from van.slabs import Place, Slabs
 
+MOST_SLABS = 64  # that wait to be announced
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -136,7 +137,7 @@ class SlabPool:
                 return None
             self._collect()
             place = self._slabs.take(nbytes)
-            if place is not None or self._is_exhausted:
+            if place is not None or self._is_exhausted or len(self._fresh) == MOST_SLABS:
                 return place
             size = self._slabs.growth(nbytes)
             for number in self._slabs.dropped:
@@ -162,10 +163,13 @@ class SlabPool:
         with self._lock:
             return self._slabs.give_back(place)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `news` has something to say."""
+        return bool(self._fresh or self._slabs.dropped)
+
     def news(self) -> tuple[list[tuple[int, int, int]], list[int]]:
         """Slabs to announce (number, size, descriptor: to be closed then), and dropped ones."""
-        if not self._fresh and not self._slabs.dropped:
-            return [], []
         with self._lock:
             fresh, self._fresh = self._fresh, []
             dropped, self._slabs.dropped = self._slabs.dropped, []

@@ -26,7 +26,7 @@ from van.config import VanConfig
 from van.drops import Drops
 from van.errors import AddressError, CodecError
 from van.message import Message
-from van.outgoing import Outgoing
+from van.outgoing import Outgoing, Parcel
 from van.poller import Poller
 
 _CONNECTION_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -75,37 +75,46 @@ class ZmqPeer:
     @property
     def fd(self) -> int:
         """Readable when the peer may take more."""
-        return self._dealer.getsockopt(_FD)  # type: ignore[no-any-return]
+        return int(self._dealer.getsockopt(_FD))
 
-    def pump(self) -> int:
-        """Send what the peer takes now; returns how many messages."""
-        sent = 0
+    def post(self, parcel: Parcel) -> bool:
+        """Send `parcel`, or let it wait; True when nothing waits any more."""
+        if not self.waiting and parcel.rest is None and self._send(parcel.frames):
+            return True
+        self.waiting.add(parcel)
+        return self.pump()
+
+    def pump(self) -> bool:
+        """Send what the peer takes now; True when nothing waits any more."""
         while self.waiting:
             parcel = self.waiting.first()
             if not self._send(parcel.frames):
-                break
+                return False
             following = None if parcel.rest is None else next(parcel.rest, None)
-            if following is not None:
+            if following is None:
+                self.waiting.drop_first()
+            else:
                 parcel.frames = following
-                continue
-            self.waiting.drop_first()
-            sent += 1
-        return sent
+        return True
 
     def _send(self, frames: list[Frame]) -> bool:
-        while self._returned:
-            self._lent -= self._returned.popleft()
-        if self._lent > self._most_lent and not self.is_in_process:
-            return False
+        if self._lent:
+            while self._returned:
+                self._lent -= self._returned.popleft()
+            if self._lent > self._most_lent and not self.is_in_process:
+                return False
         flags, last = _DONTWAIT | _SNDMORE, len(frames) - 1
         send = self._dealer.send
         for position, frame in enumerate(frames):
             if position == last:
                 flags = _DONTWAIT
-            nbytes = len(frame) if type(frame) is bytes else memoryview(frame).nbytes  # type: ignore[arg-type]
+            if isinstance(frame, np.ndarray):
+                nbytes, view = frame.nbytes, frame.data
+            else:
+                nbytes, view = len(frame), frame  # type: ignore[assignment]
             try:
                 if nbytes < self._zero_copy_from:
-                    send(frame if nbytes else b"", flags)
+                    send(view if nbytes else b"", flags)
                 else:
                     send(self._lend(frame, nbytes), flags, copy=False)
             except zmq.Again:
@@ -114,12 +123,12 @@ class ZmqPeer:
                 raise  # libzmq takes a message whole once it took its first frame
         return True
 
-    def _lend(self, frame: Frame, nbytes: int) -> NDArray[Any]:
+    def _lend(self, frame: Frame, nbytes: int) -> memoryview:
         array = frame if isinstance(frame, np.ndarray) else np.frombuffer(frame, np.uint8)
         lent = array.view(_Lent)
         lent.on_end = self._take_back
         self._lent += nbytes
-        return lent
+        return lent.data
 
     def _take_back(self, nbytes: int) -> None:
         self._returned.append(nbytes)
@@ -129,6 +138,10 @@ class ZmqPeer:
     def close(self, linger: float | None) -> None:
         """Close; what was given to ZeroMQ still has `linger` seconds, or `[van] linger`."""
         self._dealer.close() if linger is None else self._dealer.close(int(1000 * linger))
+
+    def __repr__(self) -> str:
+        where = self._dealer.get_string(zmq.LAST_ENDPOINT)
+        return f"<ZmqPeer {where} waiting={len(self.waiting)}>"
 
 
 class ZmqSockets:
