@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from van.codec import Descriptor, Frame, decode_array, decode_header, encode
+from van.codec import Descriptor, Frame, decode_array, decode_header, encode, reserve
 from van.config import VanConfig
 from van.errors import CodecError
 from van.message import UNASSIGNED, Message, Meta
@@ -106,7 +106,7 @@ class _Set:
     def _open(self) -> None:
         if len(self._arrays) == len(self._descriptors):
             raise CodecError("pieces with more bytes than their message has")
-        self._arrays.append(np.empty(self._descriptors[len(self._arrays)][2], np.uint8))
+        self._arrays.append(reserve(self._descriptors[len(self._arrays)][2]))
         self._filled = 0
 
     def message(self) -> Message:

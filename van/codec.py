@@ -278,6 +278,18 @@ def decode_array(frame: Buffer, descriptor: Descriptor) -> NDArray[Any]:
     return array
 
 
+def reserve(nbytes: int) -> NDArray[np.uint8]:
+    """Memory for an array that comes in parts; it is touched only as they come.
+
+    Raises:
+        CodecError: this machine has not that much.
+    """
+    try:
+        return np.empty(nbytes, np.uint8)
+    except MemoryError:
+        raise CodecError(f"no memory for an array of {nbytes} bytes") from None
+
+
 def decode(frames: Sequence[Buffer], config: VanConfig) -> Message:
     """The message in `frames`; see `decode_header` and `decode_array` for the errors."""
     if not frames:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from van import lane_packets as packets
-from van.codec import Descriptor, Frame, decode_array, decode_header
+from van.codec import Descriptor, Frame, decode_array, decode_header, reserve
 from van.config import VanConfig
 from van.errors import CodecError, ProtocolVersionError
 from van.lane_packets import INLINE_PLACE, STREAMED_PLACE, PacketKind, Tables
@@ -322,7 +322,7 @@ class LaneConnection:
                 frame, body = packets.inline(data, body, descriptor[2])
                 arrays.append(decode_array(frame, descriptor))
             elif place == STREAMED_PLACE:
-                raw = np.empty(descriptor[2], np.uint8)  # touched only as bytes come
+                raw = reserve(descriptor[2])
                 arrays.append(raw)
                 targets.append(raw.data)
             else:
