@@ -34,6 +34,7 @@ from van.slabs import Place
 
 _DESCRIPTORS = struct.Struct(f"={MOST_SLABS}i")
 _ANCILLARY = socket.CMSG_SPACE(_DESCRIPTORS.size)
+_MOST_ATTACHED = 1024  # slabs of one peer: growing as they do, no honest one has so many
 _SMALL = 16 << 10  # smaller frames are cheaper through the socket
 
 
@@ -79,7 +80,6 @@ class LaneConnection:
         self._descriptors: list[int] = []
         self._parts: deque[memoryview] = deque()  # streamed frames of the message under way
         self._attached: dict[int, mmap.mmap] = {}
-        self._attached_size = 0
         self._returns: deque[Place] = deque()  # filled where the last view of a region ends
         self._returning = returning
         self._reading: _Reading | None = None
@@ -265,17 +265,14 @@ class LaneConnection:
         if len(tables.slabs) != len(descriptors):
             raise CodecError(f"{len(descriptors)} descriptors for {len(tables.slabs)} slabs")
         for (number, size), fd in zip(tables.slabs, descriptors, strict=True):
-            if number in self._attached or self._attached_size + size > self._config.shared_memory:
-                raise CodecError("shared memory beyond [van] shared_memory, or a second time")
+            if number in self._attached or len(self._attached) == _MOST_ATTACHED:
+                raise CodecError("a slab a second time, or one too many")
             self._attached[number] = attach_slab(fd, size)
-            self._attached_size += size
         for place in tables.returns:
             if not self.pool.give_back(place):
                 raise CodecError("a region given back that was not sent")
         for number in tables.drops:
-            memory = self._attached.pop(number, None)
-            if memory is not None:
-                self._attached_size -= len(memory)
+            self._attached.pop(number, None)
 
     def _read(self, packet: packets.Packet, data: memoryview) -> Message | None:
         """The message of a packet, or, when frames of it follow, None for now."""

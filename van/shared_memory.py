@@ -42,7 +42,7 @@ def attach_slab(fd: int, size: int) -> mmap.mmap:
     """A read-only mapping of a peer's memory.
 
     Raises:
-        CodecError: it is no sealed memory, or of another size than the peer says.
+        CodecError: it is no sealed memory, of another size than the peer says, or not allocated.
     """
     try:
         status = os.fstat(fd)
@@ -51,6 +51,8 @@ def attach_slab(fd: int, size: int) -> mmap.mmap:
             raise CodecError("memory that its owner could cut off under us")
         if size < 1 or status.st_size != size:
             raise CodecError(f"memory of {status.st_size} bytes where {size} were announced")
+        if status.st_blocks * 512 < size:  # reading it would make us allocate its pages
+            raise CodecError("memory that its owner has not allocated")
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         return mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ)
     except (OSError, ValueError, OverflowError) as error:

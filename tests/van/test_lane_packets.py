@@ -63,7 +63,9 @@ def test_what_is_no_packet_is_refused(data: bytes) -> None:
 def test_mutated_packets_are_read_or_refused_and_nothing_else() -> None:
     rng = random.Random(1)
     tables = Tables([(1, 4096)], [Place(0, 64)], [2])
-    whole = bytes_of(packets.pack(PacketKind.MESSAGE, [b"header", b"x"], [INLINE_PLACE] * 2, tables))
+    whole = bytes_of(
+        packets.pack(PacketKind.MESSAGE, [b"header", b"x"], [INLINE_PLACE] * 2, tables)
+    )
     refused = 0
     for _ in range(5000):
         data = bytearray(whole)

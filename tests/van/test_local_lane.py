@@ -240,7 +240,7 @@ def unsealed(sock: socket.socket) -> None:
 
 
 def truncated(sock: socket.socket) -> None:
-    fd = memfd(4096, fcntl.F_SEAL_SHRINK)
+    fd, _ = make_slab(4096)
     send_with(sock, message_with(IN_SLAB, ATTACH), fd)
     os.close(fd)
 
@@ -269,7 +269,7 @@ def flood(sock: socket.socket) -> None:
         os.close(fd)
 
 
-def more_than_the_budget(sock: socket.socket) -> None:
+def never_allocated(sock: socket.socket) -> None:
     fd = memfd(1 << 40, fcntl.F_SEAL_SHRINK)
     send_with(sock, message_with(IN_SLAB, Tables(slabs=[(1, 1 << 40)])), fd)
     os.close(fd)
@@ -297,7 +297,7 @@ def too_large(sock: socket.socket) -> None:
         out_of_bounds,
         unknown_slab,
         flood,
-        more_than_the_budget,
+        never_allocated,
         return_of_what_was_not_sent,
         garbage,
         too_large,
