@@ -37,9 +37,10 @@ HEADER = b"h" * 60  # about what a header of the van takes
 
 
 def van_config(transport: str) -> VanConfig:
-    """Settings for one way of travelling; a van that knows no ways has only tcp."""
-    fields = VanConfig.__dataclass_fields__
-    return VanConfig(**({"transport": transport} if "transport" in fields else {}))  # type: ignore[arg-type]
+    """Settings for one way of travelling, such as `tcp` or, with a larger piece, `tcp:16`."""
+    way, _, mebibytes = transport.partition(":")
+    chunk = int(mebibytes or 4) << 20
+    return VanConfig(transport=way, chunk=chunk)  # type: ignore[arg-type]  # any text
 
 
 # -- the other process --------------------------------------------------------------------
@@ -239,7 +240,8 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--echo", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--transports", default="tcp,ipc,local")
+    ways = "comma separated; tcp:16 is tcp with [van] chunk = 16MiB"
+    parser.add_argument("--transports", default="tcp,ipc,local", help=ways)
     parser.add_argument("--blocks", type=int, default=20, help="of 100 round trips each")
     parser.add_argument("--large", action="store_true", help="large arrays too")
     parser.add_argument("--json", type=Path, help="write the medians there")

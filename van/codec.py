@@ -144,19 +144,25 @@ def decode_header(header: Buffer, config: VanConfig) -> tuple[Meta, list[Descrip
         raise CodecError(f"header has {len(fields)} fields instead of {_HEADER_LENGTH}")
     # One comparison of all types and the least of all unsigned: a loop would take five times as
     # long. msgpack's integers have at most 64 bits, so that the upper ends hold by themselves.
+    control, flags, kind = fields[6:9]
     if (
         tuple(map(type, fields[1:18])) != _PLAIN_TYPES
         or fields[1] < 0
         or min(fields[3:16]) < 0
         or not -_INT32 <= fields[16] <= _INT32
         or not -_INT32 <= fields[17] <= _INT32
-        or fields[6] >= len(_CONTROLS)
-        or fields[7] >= len(_FLAGS)
-        or fields[8] >= len(_KINDS)
+        or control >= len(_CONTROLS)
+        or flags >= len(_FLAGS)
+        or kind >= len(_KINDS)
         or len(fields[2]) > _LONGEST_ADDRESS
     ):
         raise CodecError("header fields 1 to 17 are not of their types or out of range")
-    return _meta(fields), _descriptors(fields[24], config)
+    wrong = _wrong_field(fields)
+    if wrong:
+        raise CodecError(f"header field {wrong} has the wrong shape or is out of range")
+    kinds = _CONTROLS[control], _FLAGS[flags], _KINDS[kind]
+    meta = Meta(*(fields[1:6] + kinds + fields[9:24] + fields[25:27]))
+    return meta, _descriptors(fields[24], config) if fields[24] != () else []
 
 
 def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
@@ -167,24 +173,16 @@ def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
     return error
 
 
-def _meta(fields: tuple[Any, ...]) -> Meta:
-    wrong = _wrong_field(fields)
-    if wrong:
-        raise CodecError(f"header field {wrong} has the wrong shape or is out of range")
-    kinds = _CONTROLS[fields[6]], _FLAGS[fields[7]], _KINDS[fields[8]]
-    return Meta(*(fields[1:6] + kinds + fields[9:24] + fields[25:27]))
-
-
 def _wrong_field(fields: tuple[Any, ...]) -> int:
     """The position of a field after the plain ones that is not as it should be, or 0."""
     clocks, constituents, slots, refused, key_list, chunk = fields[18:24]
-    if not _are_clocks(clocks):
+    if clocks != () and not _are_clocks(clocks):
         return 18
     if constituents != () and not _are_constituents(constituents):
         return 19
     if slots is not None and not _are_integers(slots):
         return 20
-    if not _are_integers(refused):
+    if refused != () and not _are_integers(refused):
         return 21
     if type(key_list) is not int or key_list < 0:
         return 22

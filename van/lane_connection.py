@@ -35,6 +35,8 @@ from van.slabs import Place
 _DESCRIPTORS = struct.Struct(f"={MOST_SLABS}i")
 _ANCILLARY = socket.CMSG_SPACE(_DESCRIPTORS.size)
 _MOST_ATTACHED = 1024  # slabs of one peer: growing as they do, no honest one has so many
+_NO_SIGNAL = int(socket.MSG_NOSIGNAL)
+_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _SMALL = 16 << 10  # smaller frames are cheaper through the socket
 
 
@@ -143,8 +145,14 @@ class LaneConnection:
         Raises:
             ConnectionEndedError: the other side has closed.
         """
-        self.waiting.add(parcel)
-        return not self.is_blocked_after_pump()
+        if self._packet is not None or self._parts or self.waiting:
+            self.waiting.add(parcel)
+            return not self.is_blocked_after_pump()
+        packet = self._begin(parcel)
+        if self._write(packet):
+            return not self._parts or not self.is_blocked_after_pump()
+        self._packet = packet
+        return False
 
     def is_blocked_after_pump(self) -> bool:
         """Send what the socket takes now; whether something must wait until it takes more.
@@ -167,12 +175,12 @@ class LaneConnection:
             self._packet = None
 
     def _write(self, packet: list[Frame]) -> bool:
-        rights = []
+        rights: list[tuple[int, int, bytes]] = []
         if self._descriptors:
             raw = struct.pack(f"={len(self._descriptors)}i", *self._descriptors)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, raw)]
         try:
-            self._sock.sendmsg(packet, rights, socket.MSG_NOSIGNAL)  # type: ignore[arg-type]
+            self._sock.sendmsg(packet, rights, _NO_SIGNAL)  # type: ignore[arg-type]
         except BlockingIOError:
             return False
         except OSError as error:
@@ -185,10 +193,11 @@ class LaneConnection:
 
     def _begin(self, parcel: Parcel) -> list[Frame]:
         """The first packet of a message; what does not fit in is left in `_parts`."""
-        for place, frame in zip(parcel.places, parcel.frames, strict=False):
-            if place == STREAMED_PLACE and len(frame):
-                raw = memoryview(frame) if type(frame) is bytes else _bytes_of(frame)
-                self._parts.append(raw)
+        if parcel.places:
+            for place, frame in zip(parcel.places, parcel.frames, strict=True):
+                if place == STREAMED_PLACE and len(frame):
+                    raw = memoryview(frame) if type(frame) is bytes else _bytes_of(frame)
+                    self._parts.append(raw)
         return packets.pack(PacketKind.MESSAGE, parcel.frames, parcel.places, self._tables())
 
     def _next_part(self) -> list[Frame]:
@@ -237,14 +246,15 @@ class LaneConnection:
             return None
         except OSError as error:
             raise ConnectionEndedError("") from error
-        descriptors = _received(ancillary)
+        descriptors = _received(ancillary) if ancillary else []
         try:
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            if flags & _CUT_OFF:
                 raise ConnectionEndedError("a packet that is too large")
             if not data:
                 raise ConnectionEndedError("")
             packet = packets.unpack(data)
-            self._take_tables(packet.tables, descriptors)
+            if descriptors or packet.tables is not packets.NO_TABLES:
+                self._take_tables(packet.tables, descriptors)
         except CodecError as error:
             raise ConnectionEndedError(str(error)) from None
         finally:

@@ -81,6 +81,9 @@ class Cluster:
             self.worker.send(Message(meta, [np.zeros(nbytes, np.uint8)]))
         return timestamp
 
+    def ask_often(self, nbytes: int) -> list[int]:
+        return [self.ask(nbytes) for _ in range(MESSAGES)]
+
     def close(self) -> None:
         self.may_read.set()
         self.worker.finalize()
@@ -132,8 +135,7 @@ def test_a_worker_that_waits_for_room_hears_of_the_end_of_the_cluster(cluster: C
     watcher = watch(cluster)
 
     with pytest.raises(ClusterStoppedError, match="out of order"):
-        for _ in range(MESSAGES):
-            cluster.ask(200_000)
+        cluster.ask_often(200_000)
     watcher.join()
 
 
@@ -141,7 +143,7 @@ def test_answers_that_a_worker_does_not_read_become_errors(cluster: Cluster) -> 
     cluster.may_read.set()
     cluster.answer_size = 400_000
     # The server sees them while the worker reads nothing.
-    requests = [cluster.ask(10) for _ in range(MESSAGES)]
+    requests = cluster.ask_often(10)
     outcomes = [outcome(cluster, request) for request in requests]
 
     assert outcomes[0] == "answered"
