@@ -2,9 +2,9 @@
 
     python bench/server_latency.py [--seconds 6] [--keys 1000000] [--dim 16] [--threads 0]
 
-Starts one server and two workers as processes on this machine. Worker 0 has two pushes under way all the time,
-worker 1 pulls one key at a time, first alone, then beside it; then both push and pull 100 000 keys
-a request for the total throughput.
+Starts one server and two workers as processes on this machine. Worker 0 has two pushes under way
+all the time, worker 1 pulls one key at a time, first alone, then beside it; then both push and pull
+100 000 keys a request for the total throughput.
 """
 
 from __future__ import annotations
