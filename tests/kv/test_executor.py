@@ -149,6 +149,20 @@ def test_parts_run_at_the_same_time_and_their_whole_goes_on_after_all(
     assert done.wait(LIMIT)
 
 
+def test_the_error_of_a_part_arrives_in_its_whole_without_an_executor() -> None:
+    log: list[str] = []
+
+    def whole() -> Turns[str]:
+        try:
+            yield [failing(), noting(log, "other")]
+        except FailedError:
+            return "seen"
+        return "not seen"
+
+    assert run_through(whole()) == "seen"
+    assert log == ["other0"]
+
+
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_the_error_of_a_part_arrives_in_its_whole(
     threads: int, make: Callable[[int], Executor]
