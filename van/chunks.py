@@ -39,7 +39,7 @@ def cut(meta: Meta, frames: Sequence[Frame], serial: int, config: VanConfig) -> 
         raw = np.asarray(frame).reshape(-1).view(np.uint8)
         start = 0
         while start < raw.size:
-            if room == 0:
+            if room == 0 or len(slices[-1]) == config.max_frames - 1:  # the header is one too
                 slices.append([])
                 room = config.chunk
             part = raw[start : start + room]

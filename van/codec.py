@@ -66,8 +66,9 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
             raise CodecError(f"an array of {array.ndim} dimensions is over {_MAX_DIMENSIONS}")
         arrays.append(array)
         described.append((number, array.shape, _RAW))
-    if not (-_INT32 <= meta.cmd <= _INT32 and -_INT32 <= meta.priority <= _INT32):
-        raise CodecError(f"cmd {meta.cmd} and priority {meta.priority} must fit 32 bits")
+    for name, value in (("cmd", meta.cmd), ("priority", meta.priority)):
+        if not -_INT32 <= value <= _INT32:
+            raise CodecError(f"{name} must fit 32 bits, {value} does not")
     header = _packed(
         (
             PROTOCOL_VERSION,

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from van.config import VanConfig
 from van.drops import Drops
 from van.errors import CodecError
-from van.lane_connection import ConnectionEndedError, LaneConnection
+from van.lane_connection import LaneConnection
+from van.lane_receiver import ConnectionEndedError
 from van.message import Message
 from van.outgoing import Parcel
 from van.poller import READ, WRITE, Poller
@@ -239,6 +240,8 @@ class LocalLane:
             elif is_idle or connection.returnable >= _MANY_RETURNS:
                 self._returning.discard(connection)
                 connection.send_returns()
+                if connection.returnable:
+                    self._returning.add(connection)
                 self.pump(connection)
 
     def close(self) -> None:

@@ -105,18 +105,20 @@ class SlabPool:
         """Copy `frame` into a free region with one user; None when the memory is used up."""
         raw = np.frombuffer(frame, np.uint8) if isinstance(frame, bytes) else frame
         raw = raw.reshape(-1).view(np.uint8)
-        place = self._take(raw.size)
-        if place is not None:
-            memory = self._memory[place.slab]
-            np.frombuffer(memory, np.uint8, raw.size, place.offset)[:] = raw
+        taken = self._take(raw.size)
+        if taken is None:
+            return None
+        place, memory = taken
+        np.frombuffer(memory, np.uint8, raw.size, place.offset)[:] = raw
         return place
 
     def empty(self, nbytes: int) -> NDArray[np.uint8] | None:
         """A writable array of `nbytes` in shared memory, taken until its last view is gone."""
-        place = self._take(nbytes)
-        if place is None:
+        taken = self._take(nbytes)
+        if taken is None:
             return None
-        made = region(self._memory[place.slab], place, nbytes, self._ended.append)
+        place, memory = taken
+        made = region(memory, place, nbytes, self._ended.append)
         made.pool = self
         return made.view(np.ndarray)
 
@@ -133,28 +135,34 @@ class SlabPool:
             self._slabs.use(owner.place)
         return owner.place
 
-    def _take(self, nbytes: int) -> Place | None:
+    def _take(self, nbytes: int) -> tuple[Place, mmap.mmap] | None:
         with self._lock:
             if self._is_closed:
                 return None
             self._collect()
             place = self._slabs.take(nbytes)
-            if place is not None or self._is_exhausted or len(self._fresh) == MOST_SLABS:
-                return place
-            size = self._slabs.growth(nbytes)
-            for number in self._slabs.dropped:
-                self._memory.pop(number, None)
-            if not size:
-                return None
-            try:
-                fd, memory = make_slab(size)
-            except OSError:  # no memory: ordinary sending needs none
-                self._is_exhausted = True
-                return None
-            number = self._slabs.add(size)
-            self._memory[number] = memory
-            self._fresh.append((number, size, fd))
-            return self._slabs.take(nbytes)
+            if place is None and self._grow(nbytes):
+                place = self._slabs.take(nbytes)
+            return None if place is None else (place, self._memory[place.slab])
+
+    def _grow(self, nbytes: int) -> bool:
+        """Add a slab with room for `nbytes`, if that may be."""
+        if self._is_exhausted or len(self._fresh) == MOST_SLABS:
+            return False
+        size = self._slabs.growth(nbytes)
+        for number in self._slabs.dropped:
+            self._memory.pop(number, None)
+        if not size:
+            return False
+        try:
+            fd, memory = make_slab(size)
+        except OSError:  # no memory: ordinary sending needs none
+            self._is_exhausted = True
+            return False
+        number = self._slabs.add(size)
+        self._memory[number] = memory
+        self._fresh.append((number, size, fd))
+        return True
 
     def _collect(self) -> None:
         while self._ended:

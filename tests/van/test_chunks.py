@@ -74,6 +74,16 @@ def test_pieces_share_memory_with_what_they_are_cut_from() -> None:
     assert all(np.shares_memory(piece[-1], array) for piece in pieces)
 
 
+def test_a_message_with_as_many_arrays_as_may_be_is_cut_too() -> None:
+    few = VanConfig(chunk=65536, max_frames=8)
+    message = random_message(1, [9000] * 8)
+    reassembler = Reassembler(few)
+
+    got = [reassembler.add(b"a", piece) for piece in pieces_of(message, config=few)]
+
+    assert_same(got[-1], message)
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_message_with_a_lost_piece_is_refused_and_forgotten(lost: int) -> None:
     pieces = pieces_of(random_message(1, [200_001]))

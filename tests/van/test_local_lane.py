@@ -178,6 +178,8 @@ def test_headers_and_many_arrays_of_all_sizes_arrive_whole(make_van) -> None:
     sizes = [0, 1, 7, 70_000, 16_000, 16_384, 300_000, 0, *[900] * 200, 2_000_000]
     arrays = [rng.integers(0, 255, size).astype(np.uint8) for size in sizes]
 
+    arrays += [np.zeros((3, 0)), np.zeros((0, 3)), np.array(1.0)] * 30
+
     for body in ("x", "x" * 40_000, "x" * 500_000):
         sender.send(Message(Meta(recipient=8, body=body), arrays))
         both_until(lambda: bool(got), sender, receiver)
