@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from kv.buffers import Buffers
 from kv.cutting import Cut, Piece, Range
 from kv.errors import UnknownKeyListError
 from kv.keylists.coding import encode
@@ -64,6 +65,7 @@ class Lines:
     Args:
         servers: node ids, by rank.
         codes: by rank, whether key lists go as differences where that is smaller.
+        buffers: memory for what is sent through the network.
         counts: of `lists_sent`, `lists_named`, `lists_unknown` and `key_bytes_saved`.
     """
 
@@ -72,6 +74,13 @@ class Lines:
     codes: Sequence[bool]
     sent: SentLists
     counts: Counter[str]
+    buffers: Buffers
+
+    def empty(self, server: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array that is to be sent to a server: in memory that both see, or from the pool."""
+        made = self.office.van.empty(self.servers[server], shape, dtype)
+        # The van's plain arrays own their memory, which would be fresh pages each time.
+        return self.buffers.empty(shape, dtype) if made.base is None else made
 
 
 class Asking:

@@ -26,7 +26,7 @@ from kv.placement import SlotMap
 from kv.prefetching import Prefetched, Prefetches
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
-from kv.pushing import DenseWrite, SparseWrite, Writing
+from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
 from kv.settings import GREATEST
 from kv.spec import TableSpec
@@ -127,7 +127,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                 or (self._key_deltas == "auto" and _host(self.office.nodes[server].address) != own)
                 for server in servers
             ]
-            self._lines = Lines(self.office, servers, codes, self._sent, self.counts)
+            self._lines = Lines(self.office, servers, codes, self._sent, self.counts, self.buffers)
         return self._lines
 
     # -- moving values --------------------------------------------------------------------
@@ -225,12 +225,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             priority,
             self._signature_to_send(wanted),
         )
-        return self._ask(question, entries)
+        return self._ask(question, entries, writes=entries)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist
         if isinstance(table, RemoteDenseTable):
-            return DenseWrite(table.name, what, values, table.shares, table.cut, self.buffers)
+            return DenseWrite(table.name, what, values, table.shares, table.cut)
         assert keylist is not None
         is_shared = keylist.inverse is None  # else merged, into memory of its own
         cut = self._cut(table, keylist.unique)
@@ -262,12 +262,20 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         pull: Pull | None = None,
         finish: Finish | None = None,
         is_quiet: bool = False,
+        writes: Sequence[Writing] = (),
     ) -> Request:
-        """Send a request about tables, cut by server and size; returns its timestamp."""
+        """Send a request about tables, cut by server and size; returns its timestamp.
+
+        Args:
+            pull: takes the answers, if the request reads.
+            writes: the entries, if it writes.
+        """
         if self._closed:
             raise KVError("this worker is closed")
         lines = self.lines()
         pieces = pieces_of([entry.cut for entry in entries], len(lines.servers), self._piece)
+        if writes:
+            pack(writes, pieces, lines.empty)
         asking = Asking(question, entries, pieces, lines, pull)
         takes = pull is not None or question.signature != 0
         request = self._customer.new_request(
@@ -307,10 +315,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
         question = Question(command, Flag.PUSH, [wanted.table.id], self._steps)
-        entry: Entry = (
-            self._read(wanted) if values is None else self._write(wanted, values, "values")
-        )
-        answers: list[Message] = self._customer.wait(self._ask(question, [entry], finish=list))
+        if values is None:
+            request = self._ask(question, [self._read(wanted)], finish=list)
+        else:
+            write = self._write(wanted, values, "values")
+            request = self._ask(question, [write], finish=list, writes=[write])
+        answers: list[Message] = self._customer.wait(request)
         return answers
 
     def _tell(

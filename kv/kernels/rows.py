@@ -49,12 +49,9 @@ def expand(values, inverse, out):
     """out[i] = values[inverse[i]].
 
     values: float32 (m, dim), only read; inverse: int64 (n,); out: float32 (n, dim)."""
-    count, width = np.uint64(inverse.size), np.uint64(out.shape[1])
-    for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(values, inverse[i + AHEAD], width)
+    for i in range(np.uint64(inverse.size)):
         source = np.uint64(inverse[i])
-        for j in range(width):
+        for j in range(np.uint64(out.shape[1])):
             out[i, j] = values[source, j]
 
 
