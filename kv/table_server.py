@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from kv.buffers import Buffers
 from kv.engine import Engine, Write
-from kv.engine_table import Table
+from kv.engine_table import Table, Values
 from kv.errors import KVError, TableConflictError, UnknownTableError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
 LONG = 1 << 62
+POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 SETTLING = "rounds"  # the lane of what closes rounds
 
 _WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
@@ -71,13 +73,13 @@ class TableServer:
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
+        self._buffers = Buffers()
         self.engine = Engine(
             office.shape.workers,
             mode,
             seed,
             self._owns,
             parts=max(1, threads),
-            empty=Buffers().empty,
             spill_dir=spill_dir,
         )
         self._rehearsal = Rehearsal(self.engine.parts)
@@ -261,13 +263,21 @@ class TableServer:
         create = bool(meta.body["create"])
         arrays = iter(message.arrays)
         values: list[NDArray[Any]] = []
+        empty = partial(self._empty, meta.sender)
         for _, table, _ in tables:
             keys = None if table.is_dense else _next(arrays)
             if keys is not None and meta.key_list:
                 table.remember(keys)
-            values.append((yield from table.pulling(keys, create)))
+            values.append((yield from table.pulling(keys, create, empty)))
         _end(arrays)
         return Message(answer_to(meta, clocks=_clocks(tables)), values)
+
+    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
+        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
+        if shape[0] * shape[1] < POOLED:
+            return np.empty(shape, kind)
+        made = self.office.van.empty(node, shape, kind)
+        return self._buffers.empty(shape, kind) if made.base is None else made
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
