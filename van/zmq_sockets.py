@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from zmq.utils.monitor import parse_monitor_message
 
 from van.chunks import Reassembler
-from van.codec import Descriptor, Frame, decode_array, decode_header
+from van.codec import (
+    Descriptor,
+    Frame,
+    decode_array,
+    decode_header,
+    decode_joined,
+    is_joined,
+)
 from van.config import VanConfig
 from van.drops import Drops
 from van.errors import AddressError, CodecError
@@ -260,6 +267,8 @@ class ZmqSockets:
         try:
             header = router.recv(_DONTWAIT)
             more = router.getsockopt(_MORE)
+            if not more and is_joined(header):
+                return decode_joined(header, self._config)
             meta, descriptors = decode_header(header, self._config)
             arrays = []
             for descriptor in descriptors:
