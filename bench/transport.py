@@ -5,7 +5,8 @@
     python bench/transport.py --json out.json
 
 Two processes; this one asks, the other echoes. Both kinds alternate in short blocks, so that noise
-of the machine meets all of them; each figure is the median over all blocks. `bare` is a DEALER
+of the machine meets all of them; the figures are the median over all blocks and the
+first decile, which says what a quieter machine would show. `bare` is a DEALER
 asking a ROUTER by blocking calls, one a frame, over the same transport. A large transfer is one
 array one way, answered by a message without arrays.
 """
@@ -184,6 +185,15 @@ def van_trips(
     return trips
 
 
+Found = dict[str, dict[str, tuple[float, float]]]
+"""Microseconds, median and first decile, by case and kind."""
+
+
+def summary(times: list[float]) -> tuple[float, float]:
+    """Median and first decile."""
+    return statistics.median(times), sorted(times)[len(times) // 10]
+
+
 def alternate(trips: dict[str, Trip], blocks: int, length: int) -> dict[str, list[float]]:
     """Microseconds of each round trip, of all kinds in turn."""
     times: dict[str, list[float]] = {name: [] for name in trips}
@@ -197,9 +207,9 @@ def alternate(trips: dict[str, Trip], blocks: int, length: int) -> dict[str, lis
     return times
 
 
-def run(transports: list[str], large: bool, blocks: int) -> dict[str, dict[str, float]]:
-    """Medians by case and kind."""
-    found: dict[str, dict[str, float]] = {}
+def run(transports: list[str], large: bool, blocks: int) -> Found:
+    """Median and first decile by case and kind."""
+    found: Found = {}
     with contextlib.ExitStack() as stack:
         bare = {
             name: stack.enter_context(echo("bare", place))
@@ -214,25 +224,26 @@ def run(transports: list[str], large: bool, blocks: int) -> dict[str, dict[str, 
         for name, sizes in SHAPES.items():
             trips = {kind: maker(sizes) for kind, maker in makers.items()}
             times = alternate(trips, blocks, 100)
-            found[name] = {kind: statistics.median(taken) for kind, taken in times.items()}
+            found[name] = {kind: summary(taken) for kind, taken in times.items()}
         for nbytes in LARGE if large else ():
             trips = {kind: mover((nbytes,)) for kind, mover in movers.items()}
             times = alternate(trips, max(3, blocks // 4), max(4, min(50, (64 << 20) // nbytes)))
-            found[f"{nbytes >> 10} KiB"] = {k: statistics.median(t) for k, t in times.items()}
+            found[f"{nbytes >> 10} KiB"] = {k: summary(t) for k, t in times.items()}
     return found
 
 
-def show(found: dict[str, dict[str, float]]) -> None:
+def show(found: Found) -> None:
     """Print the table: microseconds, and GB/s of large transfers."""
     kinds = list(next(iter(found.values())))
-    print(f"{'us':>12}", *(f"{kind:>16}" for kind in kinds))
-    for name, medians in found.items():
-        print(f"{name:>12}", end=" ")
+    print(f"{'us':>10}", *(f"{kind:>17}" for kind in kinds))
+    for name, figures in found.items():
+        print(f"{name:>10}", end=" ")
         for kind in kinds:
-            text = f"{medians[kind]:.0f}"
+            median, decile = figures[kind]
+            text = f"{median:.0f} ({decile:.0f})"
             if name.endswith("KiB"):
-                text += f" ({1024 * int(name[:-4]) / medians[kind] / 1e3:.2f} GB/s)"
-            print(f"{text:>16}", end=" ")
+                text = f"{median:.0f} = {1024 * int(name[:-4]) / median / 1e3:.2f} GB/s"
+            print(f"{text:>17}", end=" ")
         print()
 
 

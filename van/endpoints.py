@@ -33,6 +33,7 @@ from van.zmq_sockets import ZmqPeer, ZmqSockets
 log = logging.getLogger(__name__)
 
 _RETURN_AFTER = 0.01  # seconds that memory of others waits for a message that takes it back
+_JOIN_BELOW = 16 << 10  # bytes of a message that one frame of ZeroMQ's holds
 _LANE_ATTEMPTS = 3  # connections of the lane to one address before ZeroMQ is used
 
 

@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from zmq.utils.monitor import parse_monitor_message
 
 from van.chunks import Reassembler
-from van.codec import Descriptor, Frame, decode_array, decode_header
+from van.codec import (
+    Descriptor,
+    Frame,
+    decode_array,
+    decode_header,
+    decode_joined,
+    is_joined,
+)
 from van.config import VanConfig
 from van.drops import Drops
 from van.errors import AddressError, CodecError
@@ -177,13 +184,13 @@ class ZmqSockets:
         self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
         # ZeroMQ signals only that something has changed: after a signal its sockets are asked
         # until they have nothing more, and then the next signal is waited for.
-        self.may_receive = True
+        self.may_receive, self._is_signalled = True, False
         poller.register(self._router_fd, self._note_change)
         poller.register(self._monitor_fd, self._note_handshakes)
         self._note_handshakes(0)  # signals begin when a socket has once been found empty
 
     def _note_change(self, events: int) -> None:
-        self.may_receive = True
+        self.may_receive = self._is_signalled = True
 
     def bind(self, address: str) -> str:
         """Listen on `address` (`tcp://host:0` takes a free port) and return the real one.
@@ -237,11 +244,19 @@ class ZmqSockets:
     def next_message(self) -> Message | None:
         """A message that is there now, or None; what is not one of ours is dropped."""
         while self.may_receive:
-            # Asking costs a fifth of an attempt that fails.
-            if not self._router.getsockopt(_EVENTS) & _POLLIN:
+            # Asking costs a fifth of an attempt that fails; but just after a signal it succeeds.
+            if self._is_signalled:
+                self._is_signalled = False
+                try:
+                    routing_id = self._router.recv(_DONTWAIT)
+                except zmq.Again:
+                    continue
+            elif self._router.getsockopt(_EVENTS) & _POLLIN:
+                routing_id = self._router.recv(_DONTWAIT)
+            else:
                 self.may_receive = False
                 break
-            message = self._receive_one(self._router.recv(_DONTWAIT))
+            message = self._receive_one(routing_id)
             if message is not None:
                 return message
         return None
@@ -252,6 +267,8 @@ class ZmqSockets:
         try:
             header = router.recv(_DONTWAIT)
             more = router.getsockopt(_MORE)
+            if not more and is_joined(header):
+                return decode_joined(header, self._config)
             meta, descriptors = decode_header(header, self._config)
             arrays = []
             for descriptor in descriptors:
