@@ -42,7 +42,7 @@ from kv.tables import (
     wanted_of,
 )
 from postoffice.customer import Customer, Finish
-from postoffice.node import Group, Role
+from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from van.message import Clock, Flag, Message, Meta
 
@@ -120,14 +120,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def lines(self) -> Lines:
         """The way to the servers, found once the node has started."""
         if self._lines is None:
-            servers = self.office.members(Role.SERVER)
-            own = _host(self.office.van.address)
-            codes = [
-                self._key_deltas == "on"
-                or (self._key_deltas == "auto" and _host(self.office.nodes[server].address) != own)
-                for server in servers
-            ]
-            self._lines = Lines(self.office, servers, codes, self._sent, self.counts, self.buffers)
+            self._lines = Lines.of(
+                self.office, self._key_deltas, self._sent, self.counts, self.buffers
+            )
         return self._lines
 
     # -- moving values --------------------------------------------------------------------
@@ -430,11 +425,3 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def __repr__(self) -> str:
         return f"<RemoteWorker {self.office!r} step={self._steps}>"
-
-
-def _host(address: str) -> str:
-    """The host of an address; all addresses without one are of this host."""
-    scheme, _, rest = address.partition("://")
-    if scheme != "tcp":
-        return "127.0.0.1"
-    return rest.rpartition(":")[0]
