@@ -18,6 +18,7 @@ from kv.optimizers import SGD
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
 from kv.table_server import TableServer
+from van.errors import UnreachablePeerError
 from van.message import Message, Meta
 
 LIMIT = 60  # seconds after which a test has failed
@@ -252,6 +253,29 @@ def test_errors_of_long_requests_are_answered_and_change_nothing(
     expected = ["NonFiniteError", "UnknownTableError", "KVError"]
     assert errors == dict(zip([bad, unknown, strange], expected, strict=True))
     assert served.server.engine.size(0) == 0
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_answer_that_cannot_be_sent_harms_nobody_else(
+    threads: int, serve: Callable[..., Served]
+) -> None:
+    served = serve(threads)
+    send, refused = served.office.send, threading.Event()
+
+    def refuse(message: Message) -> None:
+        if message.meta.recipient == A:
+            refused.set()
+            raise UnreachablePeerError(A, "it is not in the node table")
+        send(message)
+
+    served.office.send = refuse  # type: ignore[method-assign]
+    served.push(A)
+    assert refused.wait(LIMIT)
+
+    pull = served.pull(B)
+
+    assert served.values(pull) == -1
+    assert not served.office.stopped
 
 
 def test_a_dead_thread_stops_the_node_and_says_why(serve: Callable[..., Served]) -> None:
