@@ -3,7 +3,7 @@
 What needs no network:
 
     protocols      what a worker and its tables look like to programs
-    optimizers, initializers, policies, spec     the definition of a table
+    optimizers, schedules, initializers, policies, spec     the definition of a table
     placement, routing    keys -> slots -> servers
     keylist        any list of keys -> increasing unique keys, and back
     kernels        loops over keys and rows (Numba)

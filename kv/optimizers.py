@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kv.schedules import Schedule
 from kv.settings import Named
@@ -245,6 +245,6 @@ class FTRL(Optimizer):
         return 2 * dim
 
 
-def by_name(name: str, **settings: float) -> Optimizer:
+def by_name(name: str, **settings: Any) -> Optimizer:
     """`Adagrad(lr=0.05)` as `by_name("adagrad", lr=0.05)`; see `Named.by_name` for errors."""
     return Optimizer.by_name(name, **settings)

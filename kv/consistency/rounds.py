@@ -8,8 +8,8 @@ push is a part with its own weight. A key that a part has no gradient for counts
     weighted_mean  sum of weight times gradient over the sum of the weights; zero if that is zero
     max_norm       for each key the part that is longest (L2); of equal ones the lower rank's
 
-All are made in rank order and so do not depend on when a push arrived. In mode async a push is a
-round of its own, in which each of these is the push itself.
+A key of a dense table is one of its blocks. All are made in rank order and so do not depend on when
+a push arrived. In mode async a push is a round of its own, where each of these is the push itself.
 """
 
 from __future__ import annotations

@@ -8,8 +8,11 @@
     merge     a key list -> increasing unique keys, their inverse, their summed gradients
     slots     slots of keys, and keys grouped by the server that owns them
     rows      gather, scatter, initial values
-    sums      sums of gradient parts whose key lists differ
-    sgd, momentum, adagrad, adam    optimisers, each one fused pass over rows
+    halves    the same for rows with float16 weights, and their rounding
+    sums      gradient parts whose key lists differ, made one
+    gradients clipping and weight decay, before an optimiser
+    sgd, momentum, adagrad, rowwise, adam, rmsprop, adadelta, ftrl
+              optimisers, each one fused pass over rows
     updates   which kernel serves which optimiser
     warmup    compiles them all before the first request
 

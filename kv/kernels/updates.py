@@ -39,6 +39,7 @@ from kv.optimizers import (
 from kv.settings import GREATEST
 
 ADAM_STEPS = 1024  # steps of a row whose corrections are read from a table
+ONE = np.float32(1)
 SCRATCH = 1 << 16  # floats of gradients made ready at a time: they stay in the cache
 
 Floats = NDArray[np.float32]
@@ -116,7 +117,8 @@ class Step:
     def __init__(self, optimizer: Optimizer, is_whole: bool = False) -> None:
         if type(optimizer) not in KERNELS:
             raise TypeError(f"{type(optimizer).__name__} has no kernel in kv.kernels.updates")
-        self.lr, self._schedule = optimizer.lr, optimizer.schedule
+        self._schedule = optimizer.schedule
+        self.set_lr(optimizer.lr)
         self._run, *self._settings = KERNELS[type(optimizer)](optimizer)
         decay = 0.0 if optimizer.decoupled else optimizer.weight_decay
         self._prepares = bool(decay or optimizer.clip_value or optimizer.clip_norm)
@@ -135,18 +137,18 @@ class Step:
         """
         if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 <= lr <= GREATEST:
             raise SettingError("optimizer", f"lr must be a finite number, 0 or more, not {lr!r}")
-        self.lr = float(lr)
+        self._lr, self._rate = float(lr), np.float32(lr)
 
     def rate(self, clock: int) -> np.float32:
         """The learning rate at a table's clock."""
-        return np.float32(
-            self.lr if self._schedule is None else self.lr * self._schedule.factor(clock)
-        )
+        if self._schedule is None:
+            return self._rate
+        return np.float32(self._lr * self._schedule.factor(clock))
 
     def scale(self, grads: Floats) -> np.float32:
         """What brings gradients that are one array, float32 (n, dim), to the norm allowed."""
         if self._whole_norm == math.inf:
-            return np.float32(1)
+            return ONE
         norm = math.sqrt(clipped_square(frozen(grads).reshape(-1), self._value))
         return np.float32(min(1.0, self._whole_norm / norm) if norm else 1)
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from kv.errors import SettingError
 from kv.initializers import Normal, Uniform, Zeros
-from kv.optimizers import SGD, Adagrad, Adam
+from kv.optimizers import FTRL, SGD, Adagrad, Adam
 from kv.placement import SlotMap
+from kv.schedules import CosineDecay, Warmup
 from kv.spec import BLOCK, TableSpec, block_width, dense_keys
 
 SPECS = [
@@ -22,6 +23,13 @@ SPECS = [
     TableSpec.sparse("item", 1, missing="error", mode="sync"),
     TableSpec.dense("w", (144, 64), optimizer=Adam()),
     TableSpec.dense("scalar", ()),
+    TableSpec.sparse(
+        "half",
+        3,
+        optimizer=FTRL(l1=1.0, clip_norm=2.0, schedule=Warmup(10, then=CosineDecay(50))),
+        aggregator="weighted_mean",
+        storage="float16",
+    ),
 ]
 SHAPES = [(), (1,), (16,), (17,), (64, 1), (BLOCK,), (BLOCK + 1,), (3, BLOCK), (7, 11, 1310)]
 
@@ -68,6 +76,8 @@ def test_rows_start_apart_only_where_they_start_by_themselves() -> None:
         (lambda: TableSpec.sparse("a", True), "dim must be an integer, not True"),
         (lambda: TableSpec.sparse("a", 1, missing="ignore"), "missing must be init or zeros or er"),
         (lambda: TableSpec.sparse("a", 1, mode="bsp"), "mode must be async or sync, not 'bsp'"),
+        (lambda: TableSpec.sparse("a", 1, aggregator="avg"), "aggregator must be sum or mean or"),
+        (lambda: TableSpec.dense("a", (1,), storage="half"), "storage must be float32 or float16"),
         (lambda: TableSpec.sparse("a", 1, optimizer="sgd"), "optimizer must be one of kv.optimi"),
         (lambda: TableSpec.sparse("a", 1, initializer=SGD()), "initializer must be one of kv.ini"),
         (lambda: TableSpec.sparse("a", 1, seed="x"), "seed must be an integer, not 'x'"),
