@@ -9,7 +9,9 @@ What needs no network:
     kernels        loops over keys and rows (Numba)
     store          rows in memory
     consistency    when a push is applied and a pull answered
-    engine         all tables of one server
+    engine, engine_table    all tables of one server; one of them
+    executor, fairlock      who works on long requests: in turns, each worker's in order
+    rehearsal      a table's kernels loaded before its first request
     local, local_worker, local_tables   a whole cluster in this process
     requests       how a push counts exactly once, as pure state machines
 

@@ -6,13 +6,16 @@ One that has dropped them says so and is sent the keys, without anybody who wait
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
+from kv.buffers import Buffers
 from kv.cutting import Cut, Piece, Range
 from kv.errors import UnknownKeyListError
 from kv.keylists.coding import encode
@@ -20,8 +23,11 @@ from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of
 from kv.pulling import Pull
 from kv.table_protocol import TABLES_APP, Command
+from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from van.message import Clock, Flag, Message, Meta
+
+_SMALL = 4096  # numbers; fewer are copied when they are sent in any case
 
 
 class Entry(Protocol):
@@ -64,6 +70,7 @@ class Lines:
     Args:
         servers: node ids, by rank.
         codes: by rank, whether key lists go as differences where that is smaller.
+        buffers: memory for what is sent through the network.
         counts: of `lists_sent`, `lists_named`, `lists_unknown` and `key_bytes_saved`.
     """
 
@@ -72,6 +79,30 @@ class Lines:
     codes: Sequence[bool]
     sent: SentLists
     counts: Counter[str]
+    buffers: Buffers
+
+    @classmethod
+    def of(
+        cls,
+        office: Postoffice,
+        key_deltas: str,
+        sent: SentLists,
+        counts: Counter[str],
+        buffers: Buffers,
+    ) -> Self:
+        """The lines of a node that has started; `key_deltas` is `on`, `off` or `auto`."""
+        servers, own = office.members(Role.SERVER), _host(office.van.address)
+        is_far = [_host(office.nodes[server].address) != own for server in servers]
+        codes = is_far if key_deltas == "auto" else [key_deltas == "on"] * len(servers)
+        return cls(office, servers, codes, sent, counts, buffers)
+
+    def empty(self, server: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array that is to be sent to a server: in memory that both see, or from the pool."""
+        if math.prod(shape) < _SMALL:
+            return np.empty(shape, dtype)
+        made = self.office.van.empty(self.servers[server], shape, dtype)
+        # The van's plain arrays own their memory, which would be fresh pages each time.
+        return self.buffers.empty(shape, dtype) if made.base is None else made
 
 
 class Asking:
@@ -203,3 +234,9 @@ class Asking:
                 arrays[place] = short
                 coded.append(place)
         return {**(body or {}), "coded": coded} if coded else body
+
+
+def _host(address: str) -> str:
+    """The host of an address; one without is of this host."""
+    scheme, _, rest = address.partition("://")
+    return rest.rpartition(":")[0] if scheme == "tcp" else "127.0.0.1"

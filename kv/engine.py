@@ -23,7 +23,7 @@ from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.dense import share_of
-from kv.engine_table import BlockTable, Claim, Empty, KeyedTable, Keys, Noted, Table, Values
+from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import SettingError, TableConflictError, UnknownTableError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
@@ -49,7 +49,6 @@ class Engine:
         owner_filter: which of the given keys live on this server (bool, same shape); None is all
             of them. Dense tables are filled with their own blocks only; `validate` checks the rest.
         parts: of a sparse table, which threads can work on at the same time.
-        empty: makes the arrays that pulls return.
         spill_dir: where tables with when_full=spill keep rows; empty is the system's directory for
             temporary files.
     """
@@ -61,14 +60,13 @@ class Engine:
         seed: int = 0,
         owner_filter: OwnerFilter | None = None,
         parts: int = 1,
-        empty: Empty = np.empty,
         spill_dir: str = "",
     ) -> None:
         if default_mode not in MODES:
             problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
             raise SettingError("engine", problem)
         self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
-        self.parts, self.empty, self.spill_dir = parts, empty, spill_dir
+        self.parts, self.spill_dir = parts, spill_dir
         self.progress = Progress(num_workers)
         self.tables: list[Table] = []
         self.numbers: dict[str, int] = {}
@@ -104,9 +102,9 @@ class Engine:
 
         table: Table
         if spec.kind == "dense":
-            table = BlockTable(spec, new_mode(), self.empty, share_of(spec, self.owner_filter))
+            table = BlockTable(spec, new_mode(), share_of(spec, self.owner_filter))
         else:
-            table = KeyedTable(spec, new_mode(), self.empty, self.parts, self.spill_dir)
+            table = KeyedTable(spec, new_mode(), self.parts, self.spill_dir)
         with self.lock:
             table.mode = new_mode()  # of this moment's progress
             number = len(self.tables)

@@ -24,7 +24,7 @@ from kv.executor import Turns
 from kv.keylist import as_values
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
-from kv.store.parts import KEY_FLOATS, Cut, Parts
+from kv.store.parts import Cut, Parts
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
@@ -42,10 +42,6 @@ Empty = Callable[[tuple[int, int], type[np.float32]], Values]
 
 class Table(ABC):
     """What an engine asks of a table.
-
-    Args:
-        empty: makes the arrays that pulls return.
-
     Attributes:
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
             a thread that those turns need.
@@ -54,8 +50,8 @@ class Table(ABC):
     is_dense: bool
     store: Parts | Blocks
 
-    def __init__(self, spec: TableSpec, mode: Mode, empty: Empty) -> None:
-        self.spec, self.mode, self.empty = spec, mode, empty
+    def __init__(self, spec: TableSpec, mode: Mode) -> None:
+        self.spec, self.mode = spec, mode
         self.id = table_id(spec.name)
         self.settling = threading.Lock()
 
@@ -67,15 +63,15 @@ class Table(ABC):
 
     @abstractmethod
     def cost(self, keys: Keys | None) -> int:
-        """About how many floats a pull moves."""
+        """About how many floats a pull or push of `keys` moves."""
 
     @abstractmethod
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
         """Keys and values of a push or assignment, read-only; raises unless they are in order."""
 
     @abstractmethod
-    def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
-        """Weights of `keys` (None for a dense table)."""
+    def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
+        """Weights of `keys` (None for a dense table) in an array that `empty` makes."""
 
     @abstractmethod
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
@@ -137,10 +133,8 @@ class KeyedTable(Table):
     is_dense = False
     store: Parts
 
-    def __init__(
-        self, spec: TableSpec, mode: Mode, empty: Empty, parts: int, spill_dir: str = ""
-    ) -> None:
-        super().__init__(spec, mode, empty)
+    def __init__(self, spec: TableSpec, mode: Mode, parts: int, spill_dir: str = "") -> None:
+        super().__init__(spec, mode)
         self.store = Parts(spec, parts, spill_dir)
         self._cuts: dict[int, tuple[weakref.ref[Keys], Cut]] = {}  # id of a key list -> its cut
 
@@ -160,15 +154,15 @@ class KeyedTable(Table):
         return self.store.cut(keys) if known is None else known[1]
 
     def cost(self, keys: Keys | None) -> int:
-        return 0 if keys is None else keys.size * (self.spec.dim + KEY_FLOATS)
+        return 0 if keys is None else keys.size * self.store.key_cost
 
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
         keys = self._checked_keys(keys)
         return keys, checked_values(values, keys, self.spec, what)
 
-    def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
+    def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
         keys = self._checked_keys(keys)
-        out = self.empty((keys.size, self.spec.dim), np.float32)
+        out = empty((keys.size, self.spec.dim), np.float32)
         cut = self._cut(keys)
         quick = self.store.quick(cut)
         if quick is None or quick.places is not None:
@@ -231,8 +225,8 @@ class BlockTable(Table):
     is_dense = True
     store: Blocks
 
-    def __init__(self, spec: TableSpec, mode: Mode, empty: Empty, share: BlockShare) -> None:
-        super().__init__(spec, mode, empty)
+    def __init__(self, spec: TableSpec, mode: Mode, share: BlockShare) -> None:
+        super().__init__(spec, mode)
         self.store = Blocks(spec, share)
 
     def cost(self, keys: Keys | None) -> int:
@@ -244,9 +238,9 @@ class BlockTable(Table):
             as_values(values, self.store.shape, self.spec.name, what)
         return self.store.numbers, checked_values(values, self.store.numbers, self.spec, what)
 
-    def pulling(self, keys: Keys | None, create: bool) -> Turns[Values]:
+    def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
         self._refuse(keys)
-        return self.store.pull(self.empty(self.store.shape, np.float32))
+        return self.store.pull(empty(self.store.shape, np.float32))
         yield
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:

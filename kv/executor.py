@@ -36,10 +36,16 @@ def threads_of(setting: int, cores: int | None = None) -> int:
 
 def run_through(turns: Turns[T]) -> T:
     """Run `turns` to the end in this thread, parts one after the other; their result."""
+    error: Exception | None = None
     try:
         while True:
-            for part in next(turns) or ():
-                run_through(part)
+            parts = next(turns) if error is None else turns.throw(error)
+            error = None
+            for part in parts or ():
+                try:
+                    run_through(part)
+                except Exception as problem:  # arrives in the whole, as in an executor
+                    error = error or problem
     except StopIteration as end:
         result: T = end.value
         return result

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.buffers import Buffers
 from kv.cutting import Cut, Piece, Range
 from kv.dense import BlockShare
 from kv.errors import KVError
@@ -50,19 +51,27 @@ class SparseRead:
     Args:
         table: named in errors.
         keylist: the caller's keys, merged.
+        buffers: memory for what is not the caller's.
         out: float32 (n, dim) of the caller's to fill; None makes a new one.
     """
 
-    __slots__ = ("_grouped", "_merged", "_out", "cut", "keylist", "table")
+    __slots__ = ("_buffers", "_grouped", "_merged", "_out", "cut", "keylist", "table")
     has_keys = True
 
-    def __init__(self, table: str, keylist: KeyList, cut: Cut, out: Values | None = None) -> None:
-        self.table, self.keylist, self.cut = table, keylist, cut
+    def __init__(
+        self,
+        table: str,
+        keylist: KeyList,
+        cut: Cut,
+        buffers: Buffers,
+        out: Values | None = None,
+    ) -> None:
+        self.table, self.keylist, self.cut, self._buffers = table, keylist, cut, buffers
         self._out = np.empty((keylist.size, cut.dim), np.float32) if out is None else out
         self._merged: Values | None = None  # of unique keys, where they come in several answers
         self._grouped = keylist.unique  # the keys of a server one after the other
         if cut.order is not None:
-            self._grouped = np.empty(keylist.unique.size, np.uint64)
+            self._grouped = buffers.empty(keylist.unique.shape, np.uint64)
             take_keys(frozen(keylist.unique), cut.order, self._grouped)
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
@@ -78,7 +87,8 @@ class SparseRead:
                 expand(frozen(values), inverse, target)
                 return
             if self._merged is None:
-                self._merged = np.empty((self.keylist.unique.size, self.cut.dim), np.float32)
+                shape = self.keylist.unique.size, self.cut.dim
+                self._merged = self._buffers.empty(shape, np.float32)
             target = self._merged
         if self.cut.order is None:
             target[part.start : part.stop] = values

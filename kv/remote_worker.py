@@ -19,13 +19,14 @@ from kv.cutting import PIECE, Cut, cut_keys, pieces_of
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
+from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
 from kv.placement import SlotMap
 from kv.prefetching import Prefetched, Prefetches
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
-from kv.pushing import DenseWrite, SparseWrite, Writing
+from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
 from kv.settings import GREATEST
 from kv.spec import TableSpec
@@ -41,7 +42,7 @@ from kv.tables import (
     wanted_of,
 )
 from postoffice.customer import Customer, Finish
-from postoffice.node import Group, Role
+from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from van.message import Clock, Flag, Message, Meta
 
@@ -84,8 +85,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()
-        self._buffers = Buffers()
+        self.buffers = Buffers()
         self._key_cache, self._key_deltas, self._piece = key_cache, key_deltas, piece
+        self.merged = MergedLists()
         self._list_seed = secrets.randbits(64)
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
@@ -118,14 +120,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def lines(self) -> Lines:
         """The way to the servers, found once the node has started."""
         if self._lines is None:
-            servers = self.office.members(Role.SERVER)
-            own = _host(self.office.van.address)
-            codes = [
-                self._key_deltas == "on"
-                or (self._key_deltas == "auto" and _host(self.office.nodes[server].address) != own)
-                for server in servers
-            ]
-            self._lines = Lines(self.office, servers, codes, self._sent, self.counts)
+            self._lines = Lines.of(
+                self.office, self._key_deltas, self._sent, self.counts, self.buffers
+            )
         return self._lines
 
     # -- moving values --------------------------------------------------------------------
@@ -200,7 +197,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if isinstance(table, RemoteDenseTable):
             return DenseRead(table.name, table.shape, table.shares, table.cut, out)
         assert wanted.keylist is not None
-        return SparseRead(table.name, wanted.keylist, self._cut(table, wanted.keylist.unique), out)
+        cut = self._cut(table, wanted.keylist.unique)
+        return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)
 
     def push_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
@@ -222,16 +220,16 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             priority,
             self._signature_to_send(wanted),
         )
-        return self._ask(question, entries)
+        return self._ask(question, entries, writes=entries)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist
         if isinstance(table, RemoteDenseTable):
-            return DenseWrite(table.name, what, values, table.shares, table.cut, self._buffers)
+            return DenseWrite(table.name, what, values, table.shares, table.cut)
         assert keylist is not None
         is_shared = keylist.inverse is None  # else merged, into memory of its own
         cut = self._cut(table, keylist.unique)
-        return SparseWrite(table.name, what, keylist, values, is_shared, cut, self._buffers)
+        return SparseWrite(table.name, what, keylist, values, is_shared, cut, self.buffers)
 
     def _cut(self, table: Table, keys: Keys) -> Cut:
         # A refused push changes nothing, so where servers may refuse keys it goes in one piece.
@@ -259,12 +257,20 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         pull: Pull | None = None,
         finish: Finish | None = None,
         is_quiet: bool = False,
+        writes: Sequence[Writing] = (),
     ) -> Request:
-        """Send a request about tables, cut by server and size; returns its timestamp."""
+        """Send a request about tables, cut by server and size; returns its timestamp.
+
+        Args:
+            pull: takes the answers, if the request reads.
+            writes: the entries, if it writes.
+        """
         if self._closed:
             raise KVError("this worker is closed")
         lines = self.lines()
         pieces = pieces_of([entry.cut for entry in entries], len(lines.servers), self._piece)
+        if writes:
+            pack(writes, pieces, lines.empty)
         asking = Asking(question, entries, pieces, lines, pull)
         takes = pull is not None or question.signature != 0
         request = self._customer.new_request(
@@ -304,10 +310,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
         question = Question(command, Flag.PUSH, [wanted.table.id], self._steps)
-        entry: Entry = (
-            self._read(wanted) if values is None else self._write(wanted, values, "values")
-        )
-        answers: list[Message] = self._customer.wait(self._ask(question, [entry], finish=list))
+        if values is None:
+            request = self._ask(question, [self._read(wanted)], finish=list)
+        else:
+            write = self._write(wanted, values, "values")
+            request = self._ask(question, [write], finish=list, writes=[write])
+        answers: list[Message] = self._customer.wait(request)
         return answers
 
     def _tell(
@@ -417,11 +425,3 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def __repr__(self) -> str:
         return f"<RemoteWorker {self.office!r} step={self._steps}>"
-
-
-def _host(address: str) -> str:
-    """The host of an address; all addresses without one are of this host."""
-    scheme, _, rest = address.partition("://")
-    if scheme != "tcp":
-        return "127.0.0.1"
-    return rest.rpartition(":")[0]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from kv.buffers import Buffers
 from kv.engine import Engine, Write
-from kv.engine_table import Table
+from kv.engine_table import Table, Values
 from kv.errors import KVError, TableConflictError, UnknownTableError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
@@ -42,8 +43,10 @@ log = logging.getLogger(__name__)
 
 SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
 LONG = 1 << 62
+POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 SETTLING = "rounds"  # the lane of what closes rounds
 
+_WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
 Answering = Turns[Message | None]
 
 
@@ -70,13 +73,13 @@ class TableServer:
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
+        self._buffers = Buffers()
         self.engine = Engine(
             office.shape.workers,
             mode,
             seed,
             self._owns,
             parts=max(1, threads),
-            empty=Buffers().empty,
             spill_dir=spill_dir,
         )
         self._rehearsal = Rehearsal(self.engine.parts)
@@ -135,8 +138,9 @@ class TableServer:
 
     def _receive(self, message: Message) -> None:
         self._van_thread = threading.get_ident()
+        meta = message.meta
         try:
-            if message.meta.clocks:
+            if meta.key_list or (meta.body and "coded" in meta.body):
                 self._complete(message)
             self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
@@ -166,16 +170,20 @@ class TableServer:
     def _cost(self, message: Message) -> int:
         """About how many floats a request moves."""
         command, meta = message.meta.cmd, message.meta
-        if command == Command.PULL:
-            arrays = iter(message.arrays)
-            return sum(table.cost(next(arrays, None)) for _, table, _ in self._of(meta))
+        if command in _WITH_KEYS:
+            arrays, cost = iter(message.arrays), 0
+            for _, table, _ in self._of(meta):
+                cost += table.cost(None if table.is_dense else next(arrays, None))
+                if command in WITH_VALUES:
+                    next(arrays, None)
+            return cost
         if command in (Command.STEP, Command.FINISH):
             return self.engine.held
         if command == Command.SCAN:
             return sum(table.store.chunk * table.spec.dim for _, table, _ in self._of(meta))
         if command == Command.DEFINE:
             return 0 if meta.body.get("name") in self.engine.numbers else LONG
-        return message.nbytes // 4
+        return 0
 
     def _lanes(self, meta: Meta) -> list[Hashable]:
         """A request waits for the requests before it in each of these."""
@@ -255,13 +263,21 @@ class TableServer:
         create = bool(meta.body["create"])
         arrays = iter(message.arrays)
         values: list[NDArray[Any]] = []
+        empty = partial(self._empty, meta.sender)
         for _, table, _ in tables:
             keys = None if table.is_dense else _next(arrays)
             if keys is not None and meta.key_list:
                 table.remember(keys)
-            values.append((yield from table.pulling(keys, create)))
+            values.append((yield from table.pulling(keys, create, empty)))
         _end(arrays)
         return Message(answer_to(meta, clocks=_clocks(tables)), values)
+
+    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
+        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
+        if shape[0] * shape[1] < POOLED:
+            return np.empty(shape, kind)
+        made = self.office.van.empty(node, shape, kind)
+        return self._buffers.empty(shape, kind) if made.base is None else made
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""

@@ -17,7 +17,7 @@ from kv.cutting import cut_blocks
 from kv.dense import shares_of
 from kv.errors import KVError
 from kv.kernels.jit import frozen
-from kv.keylist import KeyList, as_values, checked_out, prepare
+from kv.keylist import KeyList, as_values, checked_out
 from kv.protocols import Read, Request
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
@@ -198,7 +198,7 @@ class Wanted:
             return as_values(given, table.shape, table.name)
         assert self.keylist is not None
         values = as_values(given, (self.keylist.size, table.spec.dim), table.name)
-        return self.keylist.merge_grads(values)
+        return self.keylist.merge_grads(values, table.worker.buffers.empty)
 
 
 def own_table(table: object) -> Table:
@@ -220,7 +220,7 @@ def wanted_of(read: Read, out: object = None) -> Wanted:
         table = own_table(read[0])
         if not isinstance(table, RemoteSparseTable) or len(read) != 2:
             raise KVError(f"{table!r} is read and written without keys: {read!r}")
-        keylist = prepare(read[1], table.name)
+        keylist = table.worker.merged.prepare(read[1], table.name)
         shape: tuple[int, ...] = (keylist.size, table.dim)
         return Wanted(table, keylist, _checked_or_none(out, shape, table))
     table = own_table(read)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch, prefetch_row
+from kv.kernels.jit import AHEAD, FARTHEST, LINE, kernel, prefetch
 
 ONE = np.uint64(1)
 CHECKED = np.uint64(512)  # floats that are copied, then looked at while they are at hand
@@ -41,7 +41,9 @@ def gather_pairs(keys, values, order, out_keys, out_values):
         stop = min(start + block, count)
         for i in range(start, stop):
             if i + AHEAD < count:
-                prefetch_row(values, order[i + AHEAD], dim)
+                ahead = np.uint64(order[i + AHEAD]) * dim
+                for offset in range(np.uint64(0), min(dim, FARTHEST), LINE):
+                    prefetch(values, ahead + offset)
             row = np.uint64(order[i])
             out_keys[i] = keys[row]
             for j in range(dim):
@@ -89,8 +91,5 @@ def take_keys(keys, order, out):
     """out[i] = keys[order[i]].
 
     keys: uint64 (n,), only read; order: int64 (m,); out: uint64 (m,)."""
-    count = np.uint64(order.size)
-    for i in range(count):
-        if i + AHEAD < count:
-            prefetch(keys, np.uint64(order[i + AHEAD]))
+    for i in range(np.uint64(order.size)):
         out[i] = keys[np.uint64(order[i])]

@@ -37,6 +37,7 @@ Places = NDArray[np.int64]
 
 CHUNK = 1 << 17  # floats of a chunk: 8 192 rows of 16, which an optimiser passes in under 1 ms
 KEY_FLOATS = 8  # what looking up a key costs, in floats moved
+DISK_FACTOR = 16  # times as much for rows that may have to be read from disk
 PART_SHIFT = 44  # where the part stands in the position of a scan
 
 
@@ -125,7 +126,10 @@ class Parts:
             Part(SparseStore(spec, reserve=share, parts=count, spill_dir=spill_dir))
             for _ in range(count)
         ]
-        self.chunk = max(1, CHUNK // (spec.dim + KEY_FLOATS))  # keys
+        self.key_cost = spec.dim + KEY_FLOATS  # of a request, in floats moved
+        if spec.when_full == "spill" and spec.memory_limit:
+            self.key_cost *= DISK_FACTOR
+        self.chunk = max(1, CHUNK // self.key_cost)  # keys
         self._part_of_slot = frozen((np.arange(NUM_SLOTS) % count).astype(np.uint16))
 
     def __len__(self) -> int:

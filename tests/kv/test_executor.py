@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kv.config import ServerConfig
 from kv.executor import MOST_THREADS, Executor, Turns, run_through, threads_of
+from van.errors import ConfigError
 
 LIMIT = 60  # seconds after which a test has failed
 
@@ -66,6 +68,12 @@ def failing() -> Turns[None]:
 def test_half_of_the_cores_serve_long_requests() -> None:
     assert [threads_of(0, cores) for cores in (1, 2, 3, 8, 200)] == [1, 1, 1, 4, MOST_THREADS]
     assert threads_of(3, 1) == 3
+
+
+@pytest.mark.parametrize("threads", [-1, 65])
+def test_a_servers_threads_are_bounded(threads: int) -> None:
+    with pytest.raises(ConfigError, match=f"expected 0 to 64, got {threads}"):
+        ServerConfig(threads=threads)
 
 
 def test_turns_run_to_their_result_parts_included() -> None:
@@ -139,6 +147,20 @@ def test_parts_run_at_the_same_time_and_their_whole_goes_on_after_all(
     assert not done.is_set()
     gates[1].opened.set()
     assert done.wait(LIMIT)
+
+
+def test_the_error_of_a_part_arrives_in_its_whole_without_an_executor() -> None:
+    log: list[str] = []
+
+    def whole() -> Turns[str]:
+        try:
+            yield [failing(), noting(log, "other")]
+        except FailedError:
+            return "seen"
+        return "not seen"
+
+    assert run_through(whole()) == "seen"
+    assert log == ["other0"]
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kv.errors import KVError, UnknownKeyListError
+from kv.errors import KeyListError, KVError, UnknownKeyListError
+from kv.keylist import prepare
 from kv.keylists.coding import encode
 from kv.keylists.kept import LIST_OVERHEAD, KeptLists
+from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of, signature_of
 from kv.table_protocol import key_places
@@ -217,3 +219,41 @@ def test_signatures_tell_tables_lists_and_pieces_apart() -> None:
 
     assert len(set(found)) == len(found)
     assert all(0 < signature < 2**64 for signature in found)
+
+
+# -- lists that were merged before ----------------------------------------------------------
+
+
+@given(
+    lists=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=12),
+    limit=st.sampled_from([0, 20_000, 1 << 20]),
+)
+def test_a_list_merged_before_gives_the_same(lists: list[tuple[int, int]], limit: int) -> None:
+    remembered = MergedLists(limit)
+    for seed, kind in lists:
+        keys = np.random.default_rng(seed).integers(0, 900, 600 + seed).astype(np.uint64)
+        keys = [keys, keys[::-1], np.sort(keys), np.unique(keys)][kind]
+
+        found, wanted = remembered.prepare(keys, "t"), prepare(keys, "t")
+
+        remembered.validate()
+        assert found.unique.tobytes() == wanted.unique.tobytes()
+        assert (found.inverse is None) == (wanted.inverse is None)
+        if found.inverse is not None:
+            np.testing.assert_array_equal(found.inverse, wanted.inverse)
+
+
+def test_a_list_is_merged_once_also_when_the_caller_writes_into_it() -> None:
+    remembered = MergedLists()
+    keys = np.arange(1000, dtype=np.uint64)[::-1].copy()
+
+    first = remembered.prepare(keys, "t")
+    again = remembered.prepare(keys.copy(), "t")
+    keys[0] = 5
+    other = remembered.prepare(keys, "t")
+
+    assert again is first
+    assert first.unique.size == 1000
+    assert other.unique.size == 999
+    with pytest.raises(KeyListError, match="table t"):
+        remembered.prepare([-1], "t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -148,6 +149,35 @@ def test_short_requests_of_others_are_answered_while_a_long_one_runs(
     served.opened.set()
     served.office.wait(lambda: (A, long) in served.office.answers())
     assert served.office.reached == {A}
+
+
+def test_a_short_request_waits_for_a_chunk_of_a_long_one_at_most(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(1)
+    (part,) = served.server.engine.tables[0].store.parts
+    chunks, push = threading.Semaphore(0), part.store.push
+
+    def held(keys: np.ndarray, *args: Any) -> None:
+        served.arrived.set()
+        assert chunks.acquire(timeout=LIMIT)
+        push(keys, *args)
+
+    part.store.push = held  # type: ignore[method-assign]
+    long = served.push(A)
+    assert served.arrived.wait(LIMIT)
+    short = threading.Thread(target=served.pull, args=(B,))
+    short.start()
+    waiting = time.monotonic()
+    while not part.lock.waiting and time.monotonic() < waiting + LIMIT:
+        time.sleep(0)
+
+    chunks.release()
+
+    short.join(LIMIT)
+    assert served.office.answers() == [(B, long + 1)]
+    chunks.release(2)
+    served.office.wait(lambda: (A, long) in served.office.answers())
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
