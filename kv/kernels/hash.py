@@ -15,8 +15,8 @@ While a table grows there are two: homes below `moved` of the old one have moved
 `moved` always follows an empty bucket, so no run of entries lies across it, and every key is in
 exactly one table. `where` is uint64 (6,): base and shift (32 - b) of the table, base and shift of
 the old one, moved, seed; without an old one, shift 32 and moved 1, so that all homes have moved.
-Runs do not wrap: a table has SLACK buckets behind its last home. At the greatest load, 0.82, one
-run in 10^22 is longer.
+Runs do not wrap: a table has SLACK buckets behind its last home. At the greatest load, 0.85, one
+run in 10^18 is longer.
 
 Deleting moves later entries of the run back (Knuth, TAOCP 3, 6.4, algorithm R), so look-ups meet
 no tombstones.

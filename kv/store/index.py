@@ -3,7 +3,7 @@
 It doubles without a stop: once it is BEGIN full there are two tables, and each key that is added
 moves some buckets from the old one to the new one, so that the move ends before the old one is
 FULLEST full. Both are passed through in order: memory of the new one comes to exist as that of the
-old one is given back. An entry takes 8 bytes, which with the free buckets is 11 to 19.5, 15 on
+old one is given back. An entry takes 8 bytes, which with the free buckets is 9 to 19, 15 on
 average over all sizes; a record 24.
 
 All tables lie in one reservation, each of size s from bucket s on (and some slack).
@@ -22,8 +22,8 @@ from kv.store import arena
 
 LEAST = 64  # buckets of the smallest table
 MOST_ROWS = (1 << 31) - 2
-STEP = 11  # old buckets moved for each key that is added
-FULLEST = 0.82
+STEP = 8  # old buckets moved for each key that is added
+FULLEST = 0.85
 BEGIN = FULLEST - 1 / STEP  # growth that begins here ends before FULLEST
 RECORD_BYTES = 24
 NO_COLD = np.zeros((1, 3), np.uint64)
