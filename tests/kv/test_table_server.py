@@ -199,6 +199,23 @@ def test_a_worker_sees_its_own_push_in_its_next_pull(
     assert [timestamp for _, timestamp in served.office.answers()] == asked
 
 
+def test_one_workers_result_is_the_same_to_the_bit_with_any_number_of_threads(
+    serve: Callable[..., Served],
+) -> None:
+    results = set()
+    for threads in (0, 1, 2, 4, 4):
+        served, rng = serve(threads), np.random.default_rng(1)
+        for _ in range(10):
+            count = int(rng.integers(1, 2 * MANY))
+            served.push(A, count, float(rng.normal()))
+            served.pull(A, int(rng.integers(3 * MANY)))
+        served.office.wait(lambda served=served: len(served.office.sent) == 20)
+        engine = served.server.engine
+        results.add(engine.pull(0, np.arange(2 * MANY, dtype=np.uint64), False).tobytes())
+
+    assert len(results) == 1
+
+
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_a_held_pull_sees_the_whole_round(threads: int, serve: Callable[..., Served]) -> None:
     served = serve(threads, "sync")
