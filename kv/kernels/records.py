@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch
+from kv.kernels.jit import LINES_AHEAD, kernel, prefetch
 
 VERSION, USE = np.uint64(1), np.uint64(2)
 WORDS = np.uint64(3)
@@ -29,8 +29,8 @@ def see(records, rows, version, show, now, rate):
     count, stamp = np.uint64(rows.size), np.uint64(version)
     more, second = np.uint64(show), np.uint64(now)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch(records, WORDS * np.uint64(rows[i + AHEAD]))
+        if i + LINES_AHEAD < count:
+            prefetch(records, WORDS * np.uint64(rows[i + LINES_AHEAD]))
         row = np.uint64(rows[i])
         use = records[row, USE]
         shows = use >> HALF

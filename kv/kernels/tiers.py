@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch, prefetch_row
 from kv.kernels.records import VERSION
 
 IDLE, USED, PINNED = 1, 2, 3
@@ -55,10 +55,11 @@ def spill(data, records, rows, cold, slots):
     """Copy rows to disk.  data: uint32 (capacity, stride); records: uint32 (capacity, 6); cold:
     uint32 (slots, width); rows, slots: int64 (n,)."""
     count = np.uint64(rows.size)
+    ahead = ahead_of(data.shape[1])
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], data.shape[1])
-            prefetch(records, np.uint64(rows[i + AHEAD]) * HEAD)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], data.shape[1])
+            prefetch(records, np.uint64(rows[i + ahead]) * HEAD)
         row, slot = np.uint64(rows[i]), np.uint64(slots[i])
         for j in range(HEAD):
             cold[slot, j] = records[row, j]
