@@ -19,7 +19,9 @@ from kv.errors import ArenaFullError
 from kv.kernels import tiers
 from kv.kernels.jit import frozen
 from kv.kernels.records import VERSION
+from kv.spec import TableSpec
 from kv.store import arena
+from kv.store.cold import ColdTier
 from kv.store.index import RECORD_BYTES, nbytes_for
 from kv.store.space import RowSpace
 
@@ -168,6 +170,31 @@ class Spill(Evict):
     def _drop(self, victims: Rows) -> None:
         self.space.spill(victims)
         self.spilled += victims.size
+
+
+def limit_of(
+    spec: TableSpec, stride: int, expected: int, nbytes: int, parts: int, spill_dir: str
+) -> Refuse:
+    """The limit that `spec` asks for, with the row space that it limits.
+
+    Args:
+        stride: floats from one row to the next.
+        expected: keys to expect; nbytes: address space to reserve.
+        parts: stores that share the table's memory limit.
+        spill_dir: where rows on disk lie.
+    """
+    limit = spec.memory_limit // parts
+    if not spec.memory_limit:
+        return Refuse(RowSpace(spec.name, stride, expected, nbytes))
+    if spec.when_full != "spill":
+        expected = min(expected, limit // (4 * stride))
+        space = RowSpace(spec.name, stride, expected, min(nbytes, limit))
+        return Evict(space, limit) if spec.when_full == "evict" else Refuse(space, limit)
+    most_keys = limit // 8  # more entries would leave no room for a row
+    space = RowSpace(spec.name, stride, 0, min(nbytes, limit), most_keys)
+    space.cold = ColdTier(spec.name, 4 * stride, spill_dir)
+    space.index.cold = space.cold.records
+    return Spill(space, limit)
 
 
 def rows_within(nbytes: int, row_nbytes: int) -> int:
