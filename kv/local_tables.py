@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -110,6 +110,10 @@ class LocalSparseTable:
     def __len__(self) -> int:
         return self._owner.engine.size(self._number)
 
+    def stats(self) -> list[dict[str, Any]]:
+        """What a cluster's servers would say, one of them; see `Engine.stats`."""
+        return [self._owner.engine.stats(self._number)]
+
     def prepared(self, keys: ArrayLike, grads: ArrayLike) -> Write:
         """What the engine takes for `push(keys, grads)`; the caller's arrays may change later."""
         merged = prepare(keys, self.name)
@@ -159,6 +163,10 @@ class LocalDenseTable:
             ValueShapeError, NonFiniteError: it has another shape, or NaN or infinity in it.
         """
         return self._owner.push_prepared([self.prepared(grad)], weight)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """What a cluster's servers would say, one of them; see `Engine.stats`."""
+        return [self._owner.engine.stats(self._number)]
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset; errors as for `push`."""

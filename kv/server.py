@@ -24,6 +24,7 @@ from kv.executor import Executor, Turns
 from kv.pairs import KVMeta, KVPairs
 from postoffice.customer import Customer
 from postoffice.postoffice import Postoffice
+from van.errors import PsliteError
 from van.message import Flag, Kind, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,10 @@ class KVServer:
         self.office.stop(f"the thread of a handler ended: {type(error).__name__}: {error}")
 
     def _working(self, meta: KVMeta, message: Message) -> Turns[None]:
-        self._work(meta, message)
+        try:
+            self._work(meta, message)
+        except PsliteError as error:  # not even the failure can be told
+            log.warning("%s cannot answer %r: %s", self.office.name, message, error)
         return
         yield
 

@@ -36,7 +36,7 @@ from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
-from van.errors import CodecError
+from van.errors import CodecError, PsliteError
 from van.message import Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
@@ -205,9 +205,12 @@ class TableServer:
 
     def _send(self, message: Message, answer: Message) -> None:
         try:
-            self.office.send(answer)
-        except CodecError as error:  # too large for the van
-            self.office.send(error_answer(message.meta, error, self.office.node_id))
+            try:
+                self.office.send(answer)
+            except CodecError as error:  # too large for the van
+                self.office.send(error_answer(message.meta, error, self.office.node_id))
+        except PsliteError as error:  # nobody can be told, and nobody else should suffer
+            log.warning("%s cannot answer %r: %s", self.office.name, message, error)
 
     # -- what requests are about ------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,13 @@ class Table:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def stats(self) -> list[dict[str, Any]]:
+        """What each server says of its share of the table, by rank; see `Engine.stats`."""
+        found: list[dict[str, Any]] = self.worker.ask_all(
+            Command.STATS, [self], finish=lambda answers: [answer.meta.body for answer in answers]
+        )
+        return found
 
     def _count(self, answers: Sequence[Message]) -> int:
         return sum(int(answer.meta.body["count"]) for answer in answers)

@@ -231,7 +231,10 @@ def _is_error(error: Any) -> bool:
 def _are_integers(values: Any) -> bool:
     if type(values) is not tuple:
         return False
-    return all(not (type(value) is not int or value < 0) for value in values)
+    for value in values:  # noqa: SIM110  (a generator takes three times as long)
+        if type(value) is not int or value < 0:
+            return False
+    return True
 
 
 def _descriptors(described: Any, config: VanConfig) -> list[Descriptor]:
@@ -246,17 +249,18 @@ def _descriptors(described: Any, config: VanConfig) -> list[Descriptor]:
             codec is not _RAW
             or type(number) is not int
             or not 0 <= number < len(DTYPES)
-            or not _are_integers(shape)
+            or type(shape) is not tuple
             or len(shape) > _MAX_DIMENSIONS
         ):
             raise CodecError("header field 24 has something that is no array")
-        dtype = DTYPES[number]
         nbytes = _ITEM_SIZES[number]
-        for length in shape:  # Python integers: no overflow
-            nbytes *= length
+        for length in shape:
+            if type(length) is not int or length < 0:
+                raise CodecError("header field 24 has an array of no shape")
+            nbytes *= length  # Python integers: no overflow
         if nbytes > config.max_frame or (not nbytes and max(shape) > config.max_frame):
             raise CodecError(f"an array of {nbytes} bytes is over [van] max_frame")
-        found.append((dtype, shape, nbytes))
+        found.append((DTYPES[number], shape, nbytes))
     return found
 
 

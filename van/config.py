@@ -13,11 +13,14 @@ from van.quantities import NBytes, Seconds
 class VanConfig:
     """Limits and habits of a node's sockets, the ini section `[van]`.
 
+    Of the transports `auto` takes the local lane (shared memory) to nodes of this host and tcp to
+    all others, `tcp` only tcp; `ipc` (ZeroMQ's) and `local` reach no other hosts.
+
     Raises:
         ConfigError: a value is out of range.
     """
 
-    transport: Literal["auto", "tcp", "ipc", "local"] = "auto"  # to nodes of this host, see below
+    transport: Literal["auto", "tcp", "ipc", "local"] = "auto"  # auto: local on this host, else tcp
     max_header: NBytes = 1 << 20  # a larger header is malformed
     max_frame: NBytes = 1 << 30  # a larger array is neither sent nor taken
     max_frames: int = 4096  # arrays in one message
@@ -27,9 +30,6 @@ class VanConfig:
     backlog_bytes: NBytes = 256 << 20  # the same in bytes; a single message may be larger
     shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
-
-    # transport: `auto` takes the local lane (shared memory) to nodes of this host and tcp to
-    # others; `tcp` takes only tcp; `ipc` (ZeroMQ's) and `local` reach only nodes of this host.
 
     def __post_init__(self) -> None:
         for key, least in (("chunk", 65536), ("backlog", 1), ("backlog_bytes", 1)):

@@ -6,10 +6,10 @@ multiple of 8 bytes:
     head      version, kind, entries of each table, bytes of the header
     slabs     (number, bytes) of new shared memory, whose descriptors come with the packet
     returns   (slab, offset) of regions of the other side that nobody here reads any more
-    drops     slab numbers that will not be used again
     frames    where header and arrays are: absent when all are in the packet, else for each one
               inline, streamed (it follows in packets of its own, nothing else between), or
               (slab, offset)
+    drops     slab numbers that will not be used again
 
 Pure: no socket. Everything read is checked for its range; whether a slab exists and a region lies
 in it is for `van.lane_connection`.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from van.codec import Frame
@@ -33,7 +33,7 @@ INLINE = 64 << 10  # bytes of header and arrays in one packet
 MOST_RETURNS = 1024
 
 _HEAD = struct.Struct("<BBHHHHxxI")
-_PAIR, _NUMBER = 12, 4  # bytes of a table's entry
+_PAIR, _NUMBER = struct.Struct("<IQ"), struct.Struct("<I")  # entries of tables
 ALIGNMENT = 8
 _PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
 
@@ -61,7 +61,7 @@ class Tables:
     """What a packet says besides its message."""
 
     slabs: Sequence[tuple[int, int]] = ()
-    returns: Sequence[Place] = ()
+    returns: Sequence[tuple[int, int]] = ()
     drops: Sequence[int] = ()
 
 
@@ -72,8 +72,8 @@ class Packet:
     kind: PacketKind
     tables: Tables
     header_size: int
-    places: Sequence[Place] = field(default_factory=tuple)  # empty: all inline
-    body: int = 0  # where header and inline arrays begin
+    places: Sequence[tuple[int, int]]  # empty: all inline
+    body: int  # where header and inline arrays begin
 
 
 NO_TABLES = Tables()
@@ -95,10 +95,8 @@ def pack(
     slabs, returns, drops = tables.slabs, tables.returns, tables.drops
     head = _HEAD.pack(VERSION, kind, len(slabs), len(returns), len(drops), len(places), header_size)
     if slabs or returns or drops or places:
-        pairs = [*slabs, *returns]
-        head += b"".join(struct.pack("<IQ", *pair) for pair in pairs)
-        head += struct.pack(f"<{len(drops)}I", *drops)
-        head += b"".join(struct.pack("<IQ", *place) for place in places)
+        head += b"".join([_PAIR.pack(*pair) for pair in (*slabs, *returns, *places)])
+        head += b"".join([_NUMBER.pack(number) for number in drops])
     buffers: list[Frame] = [head]
     size = len(head)
     for number, frame in enumerate(frames):
@@ -127,16 +125,16 @@ def unpack(data: bytes) -> Packet:
     start = _HEAD.size
     if not slabs and not returns and not drops and not frames:
         return Packet(_KINDS[kind], NO_TABLES, header_size, (), start)
-    pairs = slabs + returns
-    end = start + _PAIR * (pairs + frames) + _NUMBER * drops
+    middle = start + _PAIR.size * (slabs + returns + frames)
+    end = middle + _NUMBER.size * drops
     if len(data) < end or slabs > MOST_SLABS or returns > MOST_RETURNS:
         raise CodecError("a packet whose tables are cut off or too long")
-    flat = struct.unpack_from("<" + "IQ" * pairs + "I" * drops + "IQ" * frames, data, start)
-    entries = [*zip(flat[: 2 * pairs : 2], flat[1 : 2 * pairs : 2], strict=True)]
-    flat = flat[2 * pairs :]
-    places = [*map(Place, flat[drops::2], flat[drops + 1 :: 2])]
-    tables = Tables(entries[:slabs], [Place(*e) for e in entries[slabs:]], flat[:drops])
-    return Packet(_KINDS[kind], tables, header_size, places, end)
+    pairs = list(_PAIR.iter_unpack(data[start:middle]))
+    numbers = [number for (number,) in _NUMBER.iter_unpack(data[middle:end])]
+    tables = NO_TABLES
+    if slabs or returns or drops:
+        tables = Tables(pairs[:slabs], pairs[slabs : slabs + returns], numbers)
+    return Packet(_KINDS[kind], tables, header_size, pairs[slabs + returns :], end)
 
 
 _KINDS = {int(kind): kind for kind in PacketKind}
@@ -155,6 +153,6 @@ def inline(data: memoryview, start: int, nbytes: int) -> tuple[memoryview, int]:
     return data[start:end], end
 
 
-def slab_of(place: Place) -> Place:
+def slab_of(place: tuple[int, int]) -> Place:
     """The region that a packet's table of frames names."""
-    return Place(place.slab - _FIRST_SLAB, place.offset)
+    return Place(place[0] - _FIRST_SLAB, place[1])

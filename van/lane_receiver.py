@@ -123,7 +123,7 @@ class LaneReceiver:
                 raise CodecError("a slab a second time, or one too many")
             self._attached[number] = attach_slab(fd, size)
         for place in tables.returns:
-            if not self._take_back(place):
+            if not self._take_back(Place(*place)):
                 raise CodecError("a region given back that was not sent")
         for number in tables.drops:
             self._attached.pop(number, None)
@@ -158,7 +158,7 @@ class LaneReceiver:
         return None
 
     def _read_arrays(
-        self, header: Any, places: Sequence[Place], data: memoryview, body: int
+        self, header: Any, places: Sequence[tuple[int, int]], data: memoryview, body: int
     ) -> Message | None:
         try:
             meta, descriptors = decode_header(header, self._config)
@@ -187,7 +187,7 @@ class LaneReceiver:
         reading.meta, reading.descriptors, reading.targets = meta, descriptors, targets
         return None
 
-    def _shared(self, place: Place, nbytes: int) -> Any:
+    def _shared(self, place: tuple[int, int], nbytes: int) -> Any:
         where = packets.slab_of(place)
         memory = self._attached.get(where.slab)
         if memory is None or where.offset + nbytes > len(memory):

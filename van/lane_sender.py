@@ -98,8 +98,8 @@ class LaneSender:
             ConnectionEndedError: the other side has closed.
         """
         if self._packet is not None or self._parts or self.waiting:
-            self.waiting.add(parcel)
-            return not self.is_blocked_after_pump()
+            self.waiting.add(parcel)  # `is_blocked_after_pump` is called when it may succeed
+            return False
         packet = self._begin(parcel)
         if self._write(packet):
             return not self._parts or not self.is_blocked_after_pump()

@@ -86,7 +86,10 @@ class ZmqPeer:
 
     def post(self, parcel: Parcel) -> bool:
         """Send `parcel`, or let it wait; True when nothing waits any more."""
-        if not self.waiting and parcel.rest is None and self._send(parcel.frames):
+        if self.waiting:  # trying costs an exception; `pump` is called when it may succeed
+            self.waiting.add(parcel)
+            return False
+        if parcel.rest is None and self._send(parcel.frames):
             return True
         self.waiting.add(parcel)
         return self.pump()

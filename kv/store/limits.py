@@ -69,17 +69,20 @@ class Refuse:
         Raises:
             ArenaFullError: they do not; nothing changed.
         """
-        if self.has_room(count):
-            return
+        if not self.has_room(count):
+            raise self.refusal(count)
+
+    def refusal(self, count: int) -> ArenaFullError:
+        """What is to be said of `count` more rows that do not fit."""
         space, total = self.space, self.space.in_use + count
         if self.limit and self.most < space.capacity:
-            raise ArenaFullError(
+            return ArenaFullError(
                 space.table,
                 f"{total} rows of {self._row_nbytes} bytes and their index do not fit into "
                 f"memory_limit = {self.limit}; raise it, use more servers, or let the table "
                 f"evict or spill rows (when_full)",
             )
-        raise ArenaFullError(
+        return ArenaFullError(
             space.table,
             f"{total} rows of {space.row_nbytes} bytes do not fit into the {self.most} "
             f"reserved on this server; use more servers or a smaller dim",

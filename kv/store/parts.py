@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.errors import ArenaFullError, MissingKeyError
+from kv.errors import MissingKeyError
 from kv.executor import Turns
 from kv.fairlock import FairLock
 from kv.kernels.jit import frozen
@@ -215,11 +215,7 @@ class Parts:
                 if not _promise(part, count):
                     count = yield from self._count_absent(piece, keys)
                     if not _promise(part, count):
-                        raise ArenaFullError(
-                            self.spec.name,
-                            f"{count} more rows do not fit beside {len(part.store)} into the "
-                            f"{part.store.capacity} reserved; use more servers or a smaller dim",
-                        )
+                        raise part.store.limit.refusal(part.promised + count)
                 granted.append(count)
         except BaseException:
             self.redeem(cut, granted)

@@ -18,6 +18,7 @@ from kv.optimizers import SGD
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
 from kv.table_server import TableServer
+from van.errors import UnreachablePeerError
 from van.message import Message, Meta
 
 LIMIT = 60  # seconds after which a test has failed
@@ -198,6 +199,23 @@ def test_a_worker_sees_its_own_push_in_its_next_pull(
     assert [timestamp for _, timestamp in served.office.answers()] == asked
 
 
+def test_one_workers_result_is_the_same_to_the_bit_with_any_number_of_threads(
+    serve: Callable[..., Served],
+) -> None:
+    results = set()
+    for threads in (0, 1, 2, 4, 4):
+        served, rng = serve(threads), np.random.default_rng(1)
+        for _ in range(10):
+            count = int(rng.integers(1, 2 * MANY))
+            served.push(A, count, float(rng.normal()))
+            served.pull(A, int(rng.integers(3 * MANY)))
+        served.office.wait(lambda served=served: len(served.office.sent) == 20)
+        engine = served.server.engine
+        results.add(engine.pull(0, np.arange(2 * MANY, dtype=np.uint64), False).tobytes())
+
+    assert len(results) == 1
+
+
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_a_held_pull_sees_the_whole_round(threads: int, serve: Callable[..., Served]) -> None:
     served = serve(threads, "sync")
@@ -252,6 +270,29 @@ def test_errors_of_long_requests_are_answered_and_change_nothing(
     expected = ["NonFiniteError", "UnknownTableError", "KVError"]
     assert errors == dict(zip([bad, unknown, strange], expected, strict=True))
     assert served.server.engine.size(0) == 0
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_answer_that_cannot_be_sent_harms_nobody_else(
+    threads: int, serve: Callable[..., Served]
+) -> None:
+    served = serve(threads)
+    send, refused = served.office.send, threading.Event()
+
+    def refuse(message: Message) -> None:
+        if message.meta.recipient == A:
+            refused.set()
+            raise UnreachablePeerError(A, "it is not in the node table")
+        send(message)
+
+    served.office.send = refuse  # type: ignore[method-assign]
+    served.push(A)
+    assert refused.wait(LIMIT)
+
+    pull = served.pull(B)
+
+    assert served.values(pull) == -1
+    assert not served.office.stopped
 
 
 def test_a_dead_thread_stops_the_node_and_says_why(serve: Callable[..., Served]) -> None:

@@ -427,3 +427,19 @@ def test_a_long_wait_says_what_it_is_for(caplog: pytest.LogCaptureFixture) -> No
         nodes.run(program)
 
     assert "for the others at barrier late" in caplog.text
+
+
+def test_each_server_tells_of_its_share_of_a_table() -> None:
+    with local_cluster(servers=3) as cluster:
+        (worker,) = cluster.workers
+        table = worker.sparse_table("t", 2)
+        table.push(np.arange(100), np.ones((100, 2)))
+        shares = table.stats()
+        (blocks,) = {share["kind"] for share in worker.dense_table("w", (9, 4096)).stats()}
+    local = LocalCluster(1).worker(0).sparse_table("t", 2)
+    local.push(np.arange(100), np.ones((100, 2)))
+
+    assert len(shares) == 3
+    assert blocks == "dense"
+    assert sum(share["rows"] for share in shares) == local.stats()[0]["rows"] == 100
+    assert shares[0].keys() == local.stats()[0].keys()
