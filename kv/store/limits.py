@@ -19,7 +19,9 @@ from kv.errors import ArenaFullError
 from kv.kernels import tiers
 from kv.kernels.jit import frozen
 from kv.kernels.records import VERSION
+from kv.spec import TableSpec
 from kv.store import arena
+from kv.store.cold import ColdTier
 from kv.store.index import RECORD_BYTES, nbytes_for
 from kv.store.space import RowSpace
 
@@ -67,17 +69,20 @@ class Refuse:
         Raises:
             ArenaFullError: they do not; nothing changed.
         """
-        if self.has_room(count):
-            return
+        if not self.has_room(count):
+            raise self.refusal(count)
+
+    def refusal(self, count: int) -> ArenaFullError:
+        """What is to be said of `count` more rows that do not fit."""
         space, total = self.space, self.space.in_use + count
         if self.limit and self.most < space.capacity:
-            raise ArenaFullError(
+            return ArenaFullError(
                 space.table,
                 f"{total} rows of {self._row_nbytes} bytes and their index do not fit into "
                 f"memory_limit = {self.limit}; raise it, use more servers, or let the table "
                 f"evict or spill rows (when_full)",
             )
-        raise ArenaFullError(
+        return ArenaFullError(
             space.table,
             f"{total} rows of {space.row_nbytes} bytes do not fit into the {self.most} "
             f"reserved on this server; use more servers or a smaller dim",
@@ -168,6 +173,31 @@ class Spill(Evict):
     def _drop(self, victims: Rows) -> None:
         self.space.spill(victims)
         self.spilled += victims.size
+
+
+def limit_of(
+    spec: TableSpec, stride: int, expected: int, nbytes: int, parts: int, spill_dir: str
+) -> Refuse:
+    """The limit that `spec` asks for, with the row space that it limits.
+
+    Args:
+        stride: floats from one row to the next.
+        expected: keys to expect; nbytes: address space to reserve.
+        parts: stores that share the table's memory limit.
+        spill_dir: where rows on disk lie.
+    """
+    limit = spec.memory_limit // parts
+    if not spec.memory_limit:
+        return Refuse(RowSpace(spec.name, stride, expected, nbytes))
+    if spec.when_full != "spill":
+        expected = min(expected, limit // (4 * stride))
+        space = RowSpace(spec.name, stride, expected, min(nbytes, limit))
+        return Evict(space, limit) if spec.when_full == "evict" else Refuse(space, limit)
+    most_keys = limit // 8  # more entries would leave no room for a row
+    space = RowSpace(spec.name, stride, 0, min(nbytes, limit), most_keys)
+    space.cold = ColdTier(spec.name, 4 * stride, spill_dir)
+    space.index.cold = space.cold.records
+    return Spill(space, limit)
 
 
 def rows_within(nbytes: int, row_nbytes: int) -> int:

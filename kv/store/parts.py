@@ -62,12 +62,6 @@ class Part:
             self.promised += count if is_there else 0
             return is_there
 
-    def insist(self, count: int) -> None:
-        """Set room aside for `count` rows; raises ArenaFullError, which says why there is none."""
-        with self.lock:
-            self.store.limit.make_room(self.promised + count, np.empty(0, np.int64))
-            self.promised += count
-
     def refuse_missing(self, keys: Keys) -> None:
         """Raise MissingKeyError if a key has no row; the lock is held."""
         absent = self.store.absent(keys)
@@ -227,7 +221,9 @@ class Parts:
                 count = piece.size
                 if not piece.part.promise(count):
                     count = yield from self._count_absent(piece, keys)
-                    piece.part.insist(count)
+                    if not piece.part.promise(count):
+                        part = piece.part
+                        raise part.store.limit.refusal(part.promised + count)
                 granted.append(count)
         except BaseException:
             self.redeem(cut, granted)

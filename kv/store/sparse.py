@@ -20,12 +20,10 @@ from kv.kernels import records
 from kv.kernels.jit import frozen
 from kv.spec import LINE, TableSpec
 from kv.store import arena
-from kv.store.cold import ColdTier
 from kv.store.formats import format_of
 from kv.store.index import Index
 from kv.store.lifecycle import Admissions, Sweep, gate_of
-from kv.store.limits import Evict, Refuse, Spill
-from kv.store.space import RowSpace
+from kv.store.limits import Evict, limit_of
 from kv.store.stats import StoreStats, TopKeys
 
 BATCH = 65536  # rows of one batch of `items`
@@ -67,10 +65,9 @@ class SparseStore:
         self.format = format_of(spec)
         self.stride = stride_of(self.format.floats, is_tight=spec.storage == "float16")
         self.version = 0  # grows with every change
-        self._build(capacity, arena.physical_memory() if reserve is None else reserve, parts)
-        if spec.when_full == "spill" and spec.memory_limit:
-            self.space.cold = ColdTier(spec.name, 4 * self.stride, spill_dir)
-            self.space.index.cold = self.space.cold.records
+        nbytes = arena.physical_memory() if reserve is None else reserve
+        self.limit = limit_of(spec, self.stride, capacity, nbytes, parts, spill_dir)
+        self.space = self.limit.space
         self._gate: Admissions | None = None
         if spec.admission is not None:
             self._gate = Admissions(
@@ -81,19 +78,6 @@ class SparseStore:
         self._watches = self._sweep is not None or isinstance(self.limit, Evict)
         self._top = TopKeys()
         self._hits = self._misses = 0
-
-    def _build(self, capacity: int, nbytes: int, parts: int) -> None:
-        """The row space, and the limit on it."""
-        limit = self.spec.memory_limit // parts
-        if not self.spec.memory_limit:
-            self.space = RowSpace(self.spec.name, self.stride, capacity, nbytes)
-            self.limit = Refuse(self.space)
-            return
-        policy = {"refuse": Refuse, "evict": Evict, "spill": Spill}[self.spec.when_full]
-        keys = limit // 8 if policy is Spill else 0  # more would not leave room for a row
-        expected = 0 if policy is Spill else min(capacity, limit // (4 * self.stride))
-        self.space = RowSpace(self.spec.name, self.stride, expected, min(nbytes, limit), keys)
-        self.limit = policy(self.space, limit)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -187,7 +171,8 @@ class SparseStore:
             shows: what the push counts for each key, float32 (n,); None is 1.
         Raises:
             MissingKeyError: a key has no row and the table says missing=error; nothing changed.
-            ArenaFullError: no room for the rows; nothing changed.
+            ArenaFullError: no room for the rows; nothing changed, except where the disk was full
+                in the midst of a push of more rows than fit into memory together.
         """
         if keys.size == 0:
             return

@@ -9,7 +9,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from kv.errors import SettingError, TableConflictError
+from kv.engine import Engine
+from kv.errors import ArenaFullError, SettingError, TableConflictError
 from kv.local import LocalCluster
 from kv.policies import Admission, AfterSightings, ByAge, ByScore, Expiry, WithProbability
 from kv.spec import TableSpec
@@ -134,3 +135,37 @@ def test_the_same_clock_and_seed_throw_the_same_dice() -> None:
     assert (first.admit(keys, 8) != first.admit(keys, 7)).any()
     assert (other.admit(keys, 7) != first.admit(keys, 7)).any()
     assert Dice(WithProbability(1), 5).admit(keys, 0).all()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_server_with_parts_spills_and_reads_back(parts: int) -> None:
+    small = TableSpec.sparse("t", 60, memory_limit=600 << 10, when_full="spill")
+    large = TableSpec.sparse("t", 60)
+    engines = [Engine(1, parts=parts), Engine(1)]
+    for engine, spec in zip(engines, (small, large), strict=True):
+        engine.define(spec)
+    rng = np.random.default_rng(0)
+    for clock in range(12):
+        keys = np.unique(rng.integers(0, 9000, 3000, np.uint64))
+        grads = rng.standard_normal((keys.size, 60)).astype(np.float32)
+        pulled = []
+        for engine in engines:
+            pulled.append(engine.pull(0, keys))
+            engine.push(0, 0, clock, keys, grads)
+        np.testing.assert_array_equal(*pulled)
+
+    assert 256 * engines[1].size(0) > 3 * small.memory_limit
+    assert engines[0].size(0) == engines[1].size(0)
+    for engine in engines:
+        engine.validate()
+
+
+def test_a_full_table_of_an_engine_names_its_limit() -> None:
+    engine = Engine(1, parts=2)
+    engine.define(TableSpec.sparse("t", 60, memory_limit=64 << 10))
+    keys = np.arange(1000, dtype=np.uint64)
+
+    with pytest.raises(ArenaFullError, match="memory_limit = 32768; raise it, use more servers"):
+        engine.push(0, 0, 0, keys, np.ones((1000, 60), np.float32))
+
+    assert engine.size(0) == 0
