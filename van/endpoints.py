@@ -240,18 +240,20 @@ class Endpoints:
     def poll(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for something to do."""
         lane = self._lane
-        if lane.is_returning:
+        if lane.returning:
             timeout = min(timeout, _RETURN_AFTER)
         self._poller.wait(timeout)
         if self._blocked:
             for node, peer in list(self._blocked.items()):
                 self._pump(node, peer)
-        if lane.is_returning:
-            lane.send_returns(is_idle=not (lane.may_receive or self._zmq.may_receive))
+        if lane.returning:
+            lane.send_returns(is_idle=not (lane.ready or self._zmq.may_receive))
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""
-        message = self._lane.next_message() or self._zmq.next_message()
+        message = self._lane.next_message() if self._lane.ready else None
+        if message is None and self._zmq.may_receive:
+            message = self._zmq.next_message()
         if message is not None:
             self.counts["received"] += 1
         return message
