@@ -219,7 +219,7 @@ class Endpoints:
     @property
     def pending(self) -> int:
         """Messages that wait for any peer."""
-        return sum(len(peer.waiting) for peer in self._peers.values())
+        return sum(peer.pending for peer in self._peers.values())
 
     def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """See `van.van.Van.empty`. Any thread."""
