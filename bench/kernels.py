@@ -66,8 +66,8 @@ def key_cases(rng: np.random.Generator, count: int, size: int) -> Iterator[Case]
         lambda: np.argsort(owner[slot_of(keys)], kind="stable"),
     )
     known = np.unique(rng.integers(0, 2**64, size, np.uint64))
-    index, table = Index(known.size), {key: i for i, key in enumerate(known.tolist())}
-    index.add(frozen(known), np.full(known.size, -1), np.arange(known.size))
+    index, table = Index(capacity=known.size), {key: i for i, key in enumerate(known.tolist())}
+    index.add(frozen(known), np.arange(known.size))
     wanted = frozen(rng.choice(known, count))
     yield (
         "find rows of keys (dict)",

@@ -3,13 +3,15 @@
 What needs no network:
 
     protocols      what a worker and its tables look like to programs
-    optimizers, schedules, initializers, spec     the definition of a table
+    optimizers, schedules, initializers, policies, spec     the definition of a table
     placement, routing    keys -> slots -> servers
     keylist        any list of keys -> increasing unique keys, and back
     kernels        loops over keys and rows (Numba)
     store          rows in memory
     consistency    when a push is applied and a pull answered
-    engine         all tables of one server
+    engine, engine_table    all tables of one server; one of them
+    executor, fairlock      who works on long requests: in turns, each worker's in order
+    rehearsal      a table's kernels loaded before its first request
     local, local_worker, local_tables   a whole cluster in this process
     requests       how a push counts exactly once, as pure state machines
 

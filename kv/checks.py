@@ -11,7 +11,7 @@ from kv.errors import KeyListError, NonFiniteError, UnsortedKeysError
 from kv.kernels.jit import frozen
 from kv.kernels.merge import first_not_finite, first_unsorted
 from kv.keylist import as_values
-from kv.spec import TableSpec, dense_keys
+from kv.spec import TableSpec
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
@@ -37,6 +37,8 @@ def checked_keys(keys: Keys, spec: TableSpec) -> Keys:
 def checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Values:
     """`values`, float32 of shape (keys.size, dim), read-only; `what` names them in errors.
 
+    Args:
+        keys: of the rows; of a dense table the numbers of its blocks.
     Raises:
         ValueShapeError: another shape, or no real numbers.
         NonFiniteError: NaN or infinity among them; one pass over them, without a branch.
@@ -52,9 +54,7 @@ def checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Va
 
 
 def _index(spec: TableSpec, key: int, place: int) -> str:
-    """Where in a dense array the float `place` of its blocks from `key` on lies."""
-    layout = dense_keys(spec)
-    block = int(layout.blocks[np.searchsorted(layout.keys, np.uint64(key))])
-    flat = block * spec.dim + place % spec.dim
+    """Where in a dense array the float `place` of its blocks, in the block number `key`, lies."""
+    flat = key * spec.dim + place % spec.dim
     inside = flat < math.prod(spec.shape)
     return str([int(i) for i in np.unravel_index(flat, spec.shape)]) if inside else "its padding"

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
+from kv.policies import Admission, Expiry
 from kv.spec import TableSpec
 
 S = TypeVar("S")
@@ -36,6 +37,10 @@ class DefinesTables(ABC, Generic[S, D]):
         mode: str | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
+        memory_limit: int = 0,
+        when_full: str = "refuse",
     ) -> S:
         """Define or find a table; defaults as in `TableSpec.sparse`.
 
@@ -53,6 +58,10 @@ class DefinesTables(ABC, Generic[S, D]):
                 mode=mode,
                 aggregator=aggregator,
                 storage=storage,
+                admission=admission,
+                expiry=expiry,
+                memory_limit=memory_limit,
+                when_full=when_full,
             )
         )
 

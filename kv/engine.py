@@ -1,46 +1,40 @@
 """All tables of one server: what comes in is checked, put past the mode, applied to the rows.
 
-Plain synchronous code that decides and never waits: no thread, no socket, no lock. The caller
-holds a lock around every call, and waits where `may_pull` says no. A call that raises has changed
-nothing.
+Any thread may call. There is no lock around an engine: `lock` covers what is counted (progress,
+clocks, rounds) for microseconds, each part of a table has a lock for its rows, held for a chunk of
+a request at most. Nothing here waits for workers: the caller waits where `may_pull` says no. A call
+that raises has changed nothing.
+
+What may take long exists twice: `pulling` and the like are generators that yield between chunks,
+for an executor, `pull` and the like run them to the end. The order of two calls is the caller's
+business: one worker's calls about a table come one after the other.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
-from kv.errors import (
-    MissingKeyError,
-    SettingError,
-    TableConflictError,
-    UnknownTableError,
-)
+from kv.dense import share_of
+from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
+from kv.errors import SettingError, TableConflictError, UnknownTableError
+from kv.executor import Turns, run_through
 from kv.settings import GREATEST
-from kv.spec import MODES, TableSpec, dense_keys
-from kv.store.sparse import BATCH, SparseStore
+from kv.spec import MODES, TableSpec
+from kv.store.sparse import BATCH
 
-Keys = NDArray[np.uint64]
-Values = NDArray[np.float32]
 MOST_ROWS = 1 << 20  # in one answer to a scan
-Write = tuple[int, Keys, Values]
+Write = tuple[int, Keys | None, Values]
+"""A table's number, keys (None for a dense table) and gradients."""
+Push = tuple[Table, Update]
 OwnerFilter = Callable[[Keys], NDArray[np.bool_]]
-
-
-class Table:
-    """One table of an engine: definition, rows, consistency."""
-
-    def __init__(self, spec: TableSpec, store: SparseStore, mode: Mode) -> None:
-        self.spec, self.store, self.mode = spec, store, mode
-
-    def __repr__(self) -> str:
-        return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
 
 
 class Engine:
@@ -54,6 +48,9 @@ class Engine:
         seed: of the initial values of tables that name none.
         owner_filter: which of the given keys live on this server (bool, same shape); None is all
             of them. Dense tables are filled with their own blocks only; `validate` checks the rest.
+        parts: of a sparse table, which threads can work on at the same time.
+        spill_dir: where tables with when_full=spill keep rows; empty is the system's directory for
+            temporary files.
     """
 
     def __init__(
@@ -62,14 +59,21 @@ class Engine:
         default_mode: str = "async",
         seed: int = 0,
         owner_filter: OwnerFilter | None = None,
+        parts: int = 1,
+        spill_dir: str = "",
     ) -> None:
         if default_mode not in MODES:
             problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
             raise SettingError("engine", problem)
         self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
+        self.parts, self.spill_dir = parts, spill_dir
         self.progress = Progress(num_workers)
         self.tables: list[Table] = []
         self.numbers: dict[str, int] = {}
+        self.lock = threading.Lock()
+        self._defining = threading.Lock()
+
+    # -- tables -----------------------------------------------------------------------------
 
     def define(self, spec: TableSpec) -> int:
         """Make the table, or find it if it is defined alike; returns its number.
@@ -78,21 +82,34 @@ class Engine:
             TableConflictError: the name stands for another definition; the text shows both.
         """
         spec = spec.resolved(self.default_mode, self.seed)
-        number = self.numbers.get(spec.name)
-        if number is not None:
-            known = self.tables[number].spec
-            if known != spec:
-                raise TableConflictError(
-                    spec.name,
-                    f"two definitions disagree: {known.difference(spec)} "
-                    f"(here is the first definition, there the new one)",
-                )
-            return number
-        store = self._filled(spec) if spec.kind == "dense" else SparseStore(spec)
-        number = len(self.tables)
-        mode = mode_of(spec.mode or "", spec.name, self.progress, spec.aggregator)
-        self.tables.append(Table(spec, store, mode))
-        self.numbers[spec.name] = number
+        with self._defining:
+            number = self.numbers.get(spec.name)
+            return self._add(spec) if number is None else self._found(number, spec)
+
+    def _found(self, number: int, spec: TableSpec) -> int:
+        known = self.tables[number].spec
+        if known != spec:
+            raise TableConflictError(
+                spec.name,
+                f"two definitions disagree: {known.difference(spec)} "
+                f"(here is the first definition, there the new one)",
+            )
+        return number
+
+    def _add(self, spec: TableSpec) -> int:
+        def new_mode() -> Mode:
+            return mode_of(spec.mode or "", spec.name, self.progress, spec.aggregator)
+
+        table: Table
+        if spec.kind == "dense":
+            table = BlockTable(spec, new_mode(), share_of(spec, self.owner_filter))
+        else:
+            table = KeyedTable(spec, new_mode(), self.parts, self.spill_dir)
+        with self.lock:
+            table.mode = new_mode()  # of this moment's progress
+            number = len(self.tables)
+            self.tables.append(table)
+            self.numbers[spec.name] = number
         return number
 
     def table(self, number: int) -> Table:
@@ -115,6 +132,12 @@ class Engine:
             raise UnknownTableError(name, "no such table here; define it first")
         return self.numbers[name]
 
+    def is_dense(self, table: int) -> bool:
+        """Whether the table is dense: its values come without keys."""
+        return self.table(table).is_dense
+
+    # -- values -----------------------------------------------------------------------------
+
     def may_pull(self, table: int, rank: int, clock: int) -> bool:
         """Whether worker `rank`, which has completed `clock` steps, may be answered now.
 
@@ -126,96 +149,183 @@ class Engine:
 
     def waits_for(self, table: int, rank: int, clock: int) -> list[int]:
         """The workers whose steps such a pull waits for."""
-        return self.table(table).mode.waits_for(rank, clock)
+        with self.lock:
+            return self.table(table).mode.waits_for(rank, clock)
 
-    def pull(self, table: int, keys: Keys, create: bool = True) -> Values:
-        """Weights of `keys`; ask `may_pull` first.
+    def pull(self, table: int, keys: Keys | None = None, create: bool = True) -> Values:
+        """Weights of `keys`, or a dense table's blocks here; ask `may_pull` first.
 
         Args:
-            keys: uint64, shape (n,), strictly increasing.
+            keys: uint64, shape (n,), strictly increasing; None for a dense table.
             create: make rows for keys that have none, if the table says missing=init.
         Returns:
-            float32, shape (n, dim), new memory.
+            float32, shape (n, dim), new memory; a dense table's in increasing number of the block,
+            as they were between two pushes.
         Raises:
-            UnsortedKeysError, KeyListError: keys are not as above.
+            UnsortedKeysError, KeyListError, ValueShapeError: keys are not as above.
             MissingKeyError: a key has no row and the table says missing=error.
         """
-        found = self.table(table)
-        return found.store.pull(checked_keys(keys, found.spec), create)
+        return run_through(self.pulling(table, keys, create))
 
-    def push(self, table: int, rank: int, clock: int, keys: Keys, grads: Values) -> int:
+    def pulling(self, table: int, keys: Keys | None = None, create: bool = True) -> Turns[Values]:
+        """`pull` in turns."""
+        return self.table(table).pulling(keys, create)
+
+    def push(self, table: int, rank: int, clock: int, keys: Keys | None, grads: Values) -> int:
         """Worker `rank` pushes in its step number `clock`; returns the table's clock.
 
         In mode sync the arrays are kept until the round closes: do not change them.
 
         Args:
-            keys: uint64, shape (n,), strictly increasing; may be empty.
-            grads: float32, shape (n, dim), finite.
+            keys: uint64, shape (n,), strictly increasing; may be empty; None for a dense table.
+            grads: float32, shape (n, dim), finite; of a dense table all of its blocks here.
         Raises:
             UnsortedKeysError, KeyListError, ValueShapeError, NonFiniteError: keys or gradients are
                 not as above.
             RankError: no such worker, or it has finished.
             LatePushError: the worker has ended that step.
             MissingKeyError: a key has no row and the table says missing=error.
+            ArenaFullError: there is no room for the rows it would make.
         """
         return self.push_many(rank, clock, [(table, keys, grads)])[0]
 
     def push_many(
-        self, rank: int, clock: int, writes: Sequence[Write], weight: float = 1.0
+        self,
+        rank: int,
+        clock: int,
+        writes: Sequence[Write],
+        weight: float = 1.0,
+        is_rest: bool = False,
     ) -> list[int]:
-        """Several pushes, each a table's number with keys and gradients, all of them or none.
+        """Several pushes, all of them or none.
 
         Args:
             weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
                 0 or more; the others ignore it.
+            is_rest: the first write is a further piece of a push that was cut, so not a step more.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 
         Raises:
             SettingError: `weight` is not as above.
         """
-        self.progress.check_active(rank)
+        return run_through(self.pushing(rank, clock, writes, weight, is_rest))
+
+    def pushing(
+        self,
+        rank: int,
+        clock: int,
+        writes: Sequence[Write],
+        weight: float = 1.0,
+        is_rest: bool = False,
+    ) -> Turns[list[int]]:
+        """`push_many` in turns."""
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
-        checked = [self._checked_push(rank, clock, *write, weight) for write in writes]
-        for found, update in checked:
-            self._apply(found, found.mode.on_push(rank, clock, update))
-        return [found.mode.clock for found, _ in checked]
+        pushes: list[Push] = []
+        for number, keys, grads in writes:
+            found = self.table(number)
+            keys, grads = found.checked(keys, grads, "gradients")
+            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes)))
+        if len(pushes) == 1:
+            ((found, update),) = pushes
+            quick = found.push_at_once(update, lambda: self._note_pushes(rank, clock, pushes))
+            if quick is not None:
+                return quick
+        claims: list[Claim] = []
+        try:
+            for found, update in pushes:
+                claims.append((yield from found.claiming(update.keys)))
+            due, clocks = self._note_pushes(rank, clock, pushes)
+            for (found, _), claim, updates in zip(pushes, claims, due, strict=True):
+                for update in updates:
+                    yield from found.applying(update, claim)
+            return clocks
+        finally:
+            for (found, _), claim in zip(pushes, claims, strict=False):
+                found.release(claim)
+
+    def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
+        """The point where pushes count, or are refused."""
+        with self.lock:
+            self.progress.check_active(rank)
+            for found, _ in pushes:
+                found.mode.check_push(rank, clock)
+            due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
+            return due, [found.mode.clock for found, _ in pushes]
+
+    @property
+    def held(self) -> int:
+        """Floats of pushes that wait for their rounds."""
+        return sum(found.mode.held for found in self.tables)
+
+    # -- steps ------------------------------------------------------------------------------
 
     def step(self, rank: int, clock: int) -> bool:
         """Worker `rank` has completed its steps up to number `clock`; whether any clock advanced.
 
-        A step said twice changes nothing.
+        A step said twice changes nothing. The rounds it closes are applied when this returns.
 
         Raises:
             RankError: no such worker, or it has finished.
         """
-        if not self.progress.step(rank, clock):
-            return False
-        return self._settle(lambda mode: mode.on_step())
+        return run_through(self.stepping(rank, clock))
+
+    def stepping(self, rank: int, clock: int) -> Turns[bool]:
+        """`step` in turns; two of `stepping` and `finishing` never overlap in one executor."""
+        with self.lock:
+            is_new = self.progress.step(rank, clock)
+        return (yield from self._settling()) if is_new else False
 
     def finish(self, rank: int) -> bool:
         """Worker `rank` will push no more and nobody waits for it; whether any clock advanced.
 
         What it pushed in a step it did not end still counts in that step's round.
         """
-        if not self.progress.finish(rank):
-            return False
-        return self._settle(lambda mode: mode.on_finish())
+        return run_through(self.finishing(rank))
 
-    def assign(self, table: int, keys: Keys, values: Values) -> None:
+    def finishing(self, rank: int) -> Turns[bool]:
+        """`finish` in turns."""
+        with self.lock:
+            is_new = self.progress.finish(rank)
+        return (yield from self._settling()) if is_new else False
+
+    def _settling(self) -> Turns[bool]:
+        """Apply what is due; clocks move, so that pulls are answered, when a table is complete."""
+        has_advanced = False
+        for found in list(self.tables):
+            with found.settling:
+                with self.lock:
+                    due = found.mode.due()
+                for held in due:
+                    yield from found.applying(found.mode.total(held))
+                with self.lock:
+                    before = found.mode.clock
+                    found.mode.settled()
+                    has_advanced |= found.mode.clock > before
+        return has_advanced
+
+    # -- rows -------------------------------------------------------------------------------
+
+    def assign(self, table: int, keys: Keys | None, values: Values) -> None:
         """Set rows outright, in any mode at once; their optimiser state starts again.
 
         Arguments and errors as for `push`.
         """
+        run_through(self.assigning(table, keys, values))
+
+    def assigning(self, table: int, keys: Keys | None, values: Values) -> Turns[None]:
+        """`assign` in turns."""
         found = self.table(table)
-        keys = checked_keys(keys, found.spec)
-        found.store.assign(keys, checked_values(values, keys, found.spec, "values"))
+        return found.assigning(*found.checked(keys, values, "values"))
 
     def delete(self, table: int, keys: Keys) -> int:
         """Forget rows, in any mode at once; returns how many there were."""
-        found = self.table(table)
-        return found.store.delete(checked_keys(keys, found.spec))
+        return run_through(self.deleting(table, keys))
+
+    def deleting(self, table: int, keys: Keys) -> Turns[int]:
+        """`delete` in turns."""
+        return self.table(table).deleting(keys)
 
     def set_lr(self, table: int, lr: float) -> None:
         """From the next update on the learning rate is `lr`, times the schedule's factor.
@@ -229,16 +339,15 @@ class Engine:
 
     def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights); keys rise within a batch."""
-        return self.table(table).store.items(batch)
+        return self.table(table).items(batch)
 
     def scan(self, table: int, start: int, count: int = BATCH) -> tuple[Keys, Values, int]:
         """A part of `items`: (keys, weights, where to go on), -1 in the last place at the end.
 
-        Numbers out of range are brought into it: `start` at 0 or above, `count` from 1 to 2^20.
+        `start` is 0 or what the scan before returned; `count` is brought to 1 to 2^20, and fewer
+        rows than that may come.
         """
-        store = self.table(table).store
-        keys, values, stop = store.scan(start, min(count, MOST_ROWS))
-        return keys, values, stop if stop < store.top else -1
+        return self.table(table).scan(start, max(1, min(count, MOST_ROWS)))
 
     def size(self, table: int) -> int:
         """How many rows the table has here."""
@@ -248,61 +357,16 @@ class Engine:
         """The table's clock: rounds (sync) or pushes (async) applied."""
         return self.table(table).mode.clock
 
+    def stats(self, table: int) -> dict[str, Any]:
+        """What there is to say about a table: msgpack types."""
+        return self.table(table).stats()
+
     def validate(self) -> None:
-        """Assert what must always hold in every table."""
+        """Assert what must always hold in every table, while nothing is under way."""
         for found in self.tables:
             found.store.validate()
             found.mode.validate()
             if self.owner_filter is not None:
-                batches = found.store.items()
+                batches = found.items(BATCH)
                 foreign = [keys for keys, _ in batches if not self.owner_filter(keys).all()]
                 assert not foreign, f"{found} holds keys of another server"
-
-    def _filled(self, spec: TableSpec) -> SparseStore:
-        """The blocks of a dense table that live here, all made at once: it never grows."""
-        keys = dense_keys(spec).keys
-        if self.owner_filter is not None:
-            keys = keys[self.owner_filter(keys)]
-        store = SparseStore(spec, capacity=keys.size, reserve=0)
-        store.create(keys)
-        return store
-
-    def _checked_push(
-        self, rank: int, clock: int, table: int, keys: Keys, grads: Values, weight: float
-    ) -> tuple[Table, Update]:
-        found = self.table(table)
-        keys = checked_keys(keys, found.spec)
-        grads = checked_values(grads, keys, found.spec, "gradients")
-        if found.spec.missing == "error":
-            _refuse_missing(found, keys)
-        found.mode.check_push(rank, clock)
-        return found, Update(keys, grads, weight)
-
-    def _settle(self, event: Callable[[Mode], Sequence[Update]]) -> bool:
-        advanced = False
-        for found in self.tables:
-            before = found.mode.clock
-            self._apply(found, [_known(found, held) for held in event(found.mode)])
-            advanced |= found.mode.clock > before
-        return advanced
-
-    def _apply(self, found: Table, updates: Sequence[Update]) -> None:
-        for update in updates:
-            found.store.push(update.keys, update.grads, update.clock)
-
-
-def _known(found: Table, held: Update) -> Update:
-    """A held update without rows that were deleted meanwhile from a table that makes none."""
-    if found.spec.missing != "error" or not found.store.absent(held.keys).size:
-        return held
-    known = ~np.isin(held.keys, found.store.absent(held.keys))
-    return held._replace(keys=held.keys[known], grads=held.grads[known])
-
-
-def _refuse_missing(found: Table, keys: Keys) -> None:
-    absent = found.store.absent(keys)
-    if absent.size:
-        raise MissingKeyError(
-            found.spec.name,
-            f"key {int(absent[0])} has no row and the table says missing=error; assign it first",
-        )

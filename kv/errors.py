@@ -7,6 +7,7 @@ PsliteError
     ├── SettingError          an optimiser, initialiser or table is set up wrongly
     ├── RankError             no such worker, or one that has finished
     ├── WouldWaitError        a call would wait for workers that the same thread drives
+    ├── UnknownKeyListError   a request names key lists that the server has not; it is sent again
     ├── TableError            something about a table
     │   ├── TableConflictError   one name, two definitions
     │   ├── UnknownTableError    no such table on the server
@@ -72,6 +73,14 @@ class WouldWaitError(KVError):
             f"them all: let them come first, or run each worker in a thread of its own and make "
             f"LocalCluster(threads=True)"
         )
+
+
+class UnknownKeyListError(KVError):
+    """A request names key lists that are not remembered here; the worker sends the keys again."""
+
+    def __init__(self, signature: int) -> None:
+        self.signature = signature
+        super().__init__(f"no key list {signature:x} is remembered here; send the keys")
 
 
 class TableError(KVError):

@@ -9,10 +9,12 @@ position.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from kv.errors import KeyListError, ValueShapeError
 from kv.kernels.jit import frozen
@@ -20,6 +22,9 @@ from kv.kernels.merge import add_rows, merge_keys
 from kv.kernels.rows import expand as expand_rows
 
 MAX_KEY = (1 << 64) - 1
+
+Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+"""Makes an array of a shape and type, as `np.empty` does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +53,18 @@ class KeyList:
         expand_rows(frozen(values), self.inverse, out)
         return out
 
-    def merge_grads(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
+    def merge_grads(
+        self, grads: NDArray[np.float32], empty: Empty = np.empty
+    ) -> NDArray[np.float32]:
         """Gradients of the caller's keys, (n, dim), summed to those of `unique`, (m, dim).
 
         Gradients of equal keys are added in their order of occurrence. Without repeats or
-        disorder the result is `grads` itself, not a copy.
+        disorder the result is `grads` itself, not a copy; else it is in memory from `empty`.
         """
         if self.inverse is None:
             return grads
-        sums = np.full((self.unique.size, grads.shape[1]), -0.0, np.float32)
+        sums = empty((self.unique.size, grads.shape[1]), np.float32)
+        sums.fill(-0.0)
         add_rows(sums, self.inverse, frozen(grads))
         return sums
 
@@ -78,7 +86,12 @@ def prepare(keys: ArrayLike, table: str = "?") -> KeyList:
     Raises:
         KeyListError: not one list of such integers.
     """
-    return KeyList(*merge_keys(as_keys(keys, table)))
+    return merged(as_keys(keys, table))
+
+
+def merged(keys: NDArray[np.uint64]) -> KeyList:
+    """The merged list of `keys`, uint64, shape (n,), read-only."""
+    return KeyList(*merge_keys(keys))
 
 
 def as_keys(keys: ArrayLike, table: str) -> NDArray[np.uint64]:
@@ -140,3 +153,21 @@ def as_values(
         with np.errstate(over="ignore"):  # becomes infinity, which the engine refuses by name
             array = array.astype(np.float32)
     return frozen(array)
+
+
+def checked_out(out: Any, shape: tuple[int, ...], table: str) -> NDArray[np.float32]:
+    """`out`, if values of `shape` can be put there.
+
+    Raises:
+        ValueShapeError: no writable C-contiguous float32 array of that shape.
+    """
+    if (
+        not isinstance(out, np.ndarray)
+        or out.dtype != np.float32
+        or out.shape != shape
+        or not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned)
+    ):
+        got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else repr(out)
+        problem = f"out must be a writable C-contiguous float32 array of shape {shape}, not {got}"
+        raise ValueShapeError(table, problem)
+    return out

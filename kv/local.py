@@ -2,7 +2,8 @@
 
 For notebooks, tests and training on one machine. Workers are driven either by a thread each
 (`threads=True`: a call that must wait for other workers waits) or all by one thread in turn
-(`threads=False`: such a call could never return, and raises instead).
+(`threads=False`: such a call could never return, and raises instead). The lock here is for waiting
+(clocks, barriers, gathers); pushes and pulls of several threads meet only in the engine's own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
+from kv.executor import threads_of
 from kv.local_worker import LocalWorker
 from postoffice.errors import ClusterStoppedError
 
@@ -30,7 +32,7 @@ class LocalCluster:
     def __init__(
         self, num_workers: int = 1, mode: str = "async", seed: int = 1, threads: bool = False
     ) -> None:
-        self.engine = Engine(num_workers, mode, seed)
+        self.engine = Engine(num_workers, mode, seed, parts=threads_of(0) if threads else 1)
         self.num_workers, self.threads = num_workers, threads
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -54,6 +56,11 @@ class LocalCluster:
     def is_closed(self, rank: int) -> bool:
         """Whether that worker is done."""
         return self.engine.progress.finished[rank]
+
+    def tell_change(self) -> None:
+        """Let those who wait look again."""
+        with self.lock:
+            self.changed.notify_all()
 
     def abort(self, reason: str) -> None:
         """Wake every worker that waits: it raises ClusterStoppedError with `reason`."""

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kv.engine import Engine, Write
-from kv.keylist import as_values, prepare
+from kv.keylist import as_values, checked_out, prepare
 from kv.protocols import Request
-from kv.spec import TableSpec, dense_keys
+from kv.spec import TableSpec
 
 
 class Owner(Protocol):
     """What a table needs of its worker."""
 
     def pull_prepared(
-        self, table: int, keys: NDArray[np.uint64], create: bool
+        self, table: int, keys: NDArray[np.uint64] | None, create: bool
     ) -> NDArray[np.float32]: ...
 
-    def push_prepared(self, writes: Sequence[Write]) -> Request: ...
+    def push_prepared(self, writes: Sequence[Write], weight: float = 1.0) -> Request: ...
 
-    def locked(self) -> AbstractContextManager[Engine]: ...
+    @property
+    def engine(self) -> Engine: ...
 
 
 class LocalSparseTable:
@@ -44,25 +45,41 @@ class LocalSparseTable:
     def dim(self) -> int:
         return self.spec.dim
 
-    def pull(self, keys: ArrayLike, *, create: bool = True) -> NDArray[np.float32]:
+    def pull(
+        self,
+        keys: ArrayLike,
+        *,
+        create: bool = True,
+        out: NDArray[np.float32] | None = None,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
         """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
 
         Raises:
             KeyListError: not one list of integers from 0 to 2^64 - 1.
+            ValueShapeError: `out` cannot take them.
             MissingKeyError: a key has no row and the table says missing=error.
             WouldWaitError, ClusterStoppedError: see `LocalCluster`.
         """
         merged = prepare(keys, self.name)
-        return merged.expand(self._owner.pull_prepared(self._number, merged.unique, create))
+        given = None if out is None else checked_out(out, (merged.size, self.dim), self.name)
+        values = merged.expand(self._owner.pull_prepared(self._number, merged.unique, create))
+        return _given(given, values)
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
+    def prefetch(self, keys: ArrayLike, *, create: bool = True, priority: int = 0) -> None:
+        """Nothing: the rows are here."""
+
+    def push(
+        self, keys: ArrayLike, grads: ArrayLike, *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are summed.
 
         Raises:
             KeyListError, ValueShapeError, NonFiniteError: keys or gradients are not as above.
             MissingKeyError: a key has no row and the table says missing=error.
+            SettingError: `weight` is no finite number of 0 or more.
         """
-        return self._owner.push_prepared([self.prepared(keys, grads)])
+        return self._owner.push_prepared([self.prepared(keys, grads)], weight)
 
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts.
@@ -72,14 +89,12 @@ class LocalSparseTable:
         """
         merged = prepare(keys, self.name)
         given = as_values(values, (merged.size, self.dim), self.name, "values")
-        with self._owner.locked() as engine:
-            engine.assign(self._number, merged.unique, merged.last_of_each(given))
+        self._owner.engine.assign(self._number, merged.unique, merged.last_of_each(given))
 
     def delete(self, keys: ArrayLike) -> int:
         """Forget rows; returns how many there were."""
         merged = prepare(keys, self.name)
-        with self._owner.locked() as engine:
-            return engine.delete(self._number, merged.unique)
+        return self._owner.engine.delete(self._number, merged.unique)
 
     def items(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
         """All rows in batches of (keys, values); keys rise within a batch.
@@ -88,14 +103,16 @@ class LocalSparseTable:
         """
         start = 0
         while start >= 0:
-            with self._owner.locked() as engine:
-                keys, values, start = engine.scan(self._number, start)
+            keys, values, start = self._owner.engine.scan(self._number, start)
             if keys.size:
                 yield keys, values
 
     def __len__(self) -> int:
-        with self._owner.locked() as engine:
-            return engine.size(self._number)
+        return self._owner.engine.size(self._number)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """What a cluster's servers would say, one of them; see `Engine.stats`."""
+        return [self._owner.engine.stats(self._number)]
 
     def prepared(self, keys: ArrayLike, grads: ArrayLike) -> Write:
         """What the engine takes for `push(keys, grads)`; the caller's arrays may change later."""
@@ -111,7 +128,6 @@ class LocalDenseTable:
 
     def __init__(self, owner: Owner, spec: TableSpec, number: int) -> None:
         self.spec, self._owner, self._number = spec, owner, number
-        self._layout = dense_keys(spec)
 
     def __repr__(self) -> str:
         return f"<LocalDenseTable {self.name} shape={self.shape}>"
@@ -124,30 +140,62 @@ class LocalDenseTable:
     def shape(self) -> tuple[int, ...]:
         return self.spec.shape
 
-    def pull(self) -> NDArray[np.float32]:
+    def pull(
+        self, *, out: NDArray[np.float32] | None = None, priority: int = 0
+    ) -> NDArray[np.float32]:
         """The array, a copy.
 
         Raises:
+            ValueShapeError: `out` cannot take it.
             WouldWaitError, ClusterStoppedError: see `LocalCluster`.
         """
-        values = self._owner.pull_prepared(self._number, self._layout.keys, True)
-        return self._layout.unpack(values)
+        given = None if out is None else checked_out(out, self.shape, self.name)
+        blocks = self._owner.pull_prepared(self._number, None, True)
+        return _given(given, blocks.reshape(-1)[: math.prod(self.shape)].reshape(self.shape))
 
-    def push(self, grad: ArrayLike) -> Request:
+    def prefetch(self, *, priority: int = 0) -> None:
+        """Nothing: the array is here."""
+
+    def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
         """Give the gradient of the whole array.
 
         Raises:
             ValueShapeError, NonFiniteError: it has another shape, or NaN or infinity in it.
         """
-        return self._owner.push_prepared([self.prepared(grad)])
+        return self._owner.push_prepared([self.prepared(grad)], weight)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """What a cluster's servers would say, one of them; see `Engine.stats`."""
+        return [self._owner.engine.stats(self._number)]
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset; errors as for `push`."""
-        packed = self._layout.pack(as_values(value, self.shape, self.name, "values"))
-        with self._owner.locked() as engine:
-            engine.assign(self._number, self._layout.keys, packed)
+        given = as_values(value, self.shape, self.name, "values")
+        self._owner.engine.assign(self._number, None, self._blocks(given))
 
     def prepared(self, grad: ArrayLike) -> Write:
         """What the engine takes for `push(grad)`; the caller's array may change later."""
         given = as_values(grad, self.shape, self.name)
-        return self._number, self._layout.keys, self._layout.pack(given)
+        blocks = self._blocks(given)
+        if self.spec.mode == "sync" and np.may_share_memory(blocks, given):
+            blocks = blocks.copy()  # kept until the round closes
+        return self._number, None, blocks
+
+    def _blocks(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`array` cut into blocks, (blocks, dim); a view where its size lets it, else zero-padded.
+
+        All blocks are here, and the engine has them in their order.
+        """
+        size, dim = array.size, self.spec.dim
+        if size % dim == 0:
+            return array.reshape(-1, dim)
+        padded = np.zeros(-(-size // dim) * dim, np.float32)
+        padded[:size] = array.reshape(-1)
+        return padded.reshape(-1, dim)
+
+
+def _given(out: NDArray[np.float32] | None, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    if out is None:
+        return values
+    np.copyto(out, values)
+    return out

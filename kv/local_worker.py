@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,9 +11,10 @@ from numpy.typing import NDArray
 
 from kv.defining import DefinesTables
 from kv.engine import Engine
+from kv.engine import Write as EngineWrite
 from kv.errors import KVError, WouldWaitError
 from kv.local_tables import LocalDenseTable, LocalSparseTable
-from kv.protocols import Read, Request, Write
+from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.spec import TableSpec
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     def _dense(self, spec: TableSpec) -> LocalDenseTable:
         return LocalDenseTable(self, *self._define(spec))
 
-    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
+    def pull_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> list[NDArray[np.float32]]:
         """Pull from several tables; answers in the order of `reads`."""
         answers = []
         for read in reads:
@@ -56,7 +58,14 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 answers.append(_dense(read).pull())
         return answers
 
-    def push_many(self, writes: Sequence[Write]) -> Request:
+    def prefetch_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> None:
+        """Nothing: the values are here."""
+
+    def push_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Push to several tables; if one of the writes is refused, none is made."""
         prepared = []
         for write in writes:
@@ -64,7 +73,16 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 prepared.append(_sparse(write[0]).prepared(write[1], write[2]))
             else:
                 prepared.append(_dense(write[0]).prepared(write[1]))
-        return self.push_prepared(prepared)
+        return self.push_prepared(prepared, weight)
+
+    def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
+        """From the next update on the learning rate of the table's optimiser is `lr`.
+
+        Raises:
+            SettingError: it is no finite number of 0 or more.
+        """
+        engine = self._open_engine()
+        engine.set_lr(engine.number_of(table.name), float(lr))
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return at once: a local push is done when it returns.
@@ -77,11 +95,10 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
-        with self._cluster.lock:
-            advanced = self._engine().step(self._rank, self._steps)
-            self._steps += 1
-            if advanced:
-                self._cluster.changed.notify_all()
+        advanced = self._open_engine().step(self._rank, self._steps)
+        self._steps += 1
+        if advanced:
+            self._cluster.tell_change()
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers that are not closed have come here.
@@ -91,7 +108,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             ClusterStoppedError: the cluster was stopped meanwhile.
         """
         with self._cluster.lock:
-            self._engine()
+            self._open_engine()
             self._cluster.pass_barrier(self._rank, name)
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -104,14 +121,13 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         """
         sent = plain(value)
         with self._cluster.lock:
-            self._engine()
+            self._open_engine()
             return self._cluster.gather(self._rank, sent)
 
     def close(self) -> None:
         """This worker is done; nobody waits for it any more. A second call does nothing."""
-        with self._cluster.lock:
-            self._cluster.engine.finish(self._rank)
-            self._cluster.changed.notify_all()
+        self.engine.finish(self._rank)
+        self._cluster.tell_change()
 
     def __enter__(self) -> Self:
         return self
@@ -126,33 +142,29 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             self._cluster.abort(f"worker {self._rank} failed with {error!r}")
         self.close()
 
+    @property
+    def engine(self) -> Engine:
+        """The engine that all workers share."""
+        return self._cluster.engine
+
     def pull_prepared(
-        self, table: int, keys: NDArray[np.uint64], create: bool
+        self, table: int, keys: NDArray[np.uint64] | None, create: bool
     ) -> NDArray[np.float32]:
         """What tables call: values of strictly increasing `keys`, as soon as the mode allows."""
-        with self._cluster.lock:
-            engine = self._engine()
-            if not engine.may_pull(table, self._rank, self._steps):
+        engine = self._open_engine()
+        if not engine.may_pull(table, self._rank, self._steps):
+            with self._cluster.lock:
                 self._await(table, engine)
-            return engine.pull(table, keys, create)
+        return engine.pull(table, keys, create)
 
-    def push_prepared(
-        self, writes: Sequence[tuple[int, NDArray[np.uint64], NDArray[np.float32]]]
-    ) -> Request:
+    def push_prepared(self, writes: Sequence[EngineWrite], weight: float = 1.0) -> Request:
         """What tables call: pushes of strictly increasing keys, all or none."""
-        with self._cluster.lock:
-            self._engine().push_many(self._rank, self._steps, writes)
-            self._requests += 1
-            return self._requests
+        self._open_engine().push_many(self._rank, self._steps, writes, weight)
+        self._requests += 1
+        return self._requests
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[Engine]:
-        """The engine, with the cluster's lock held."""
-        with self._cluster.lock:
-            yield self._cluster.engine
-
-    def _engine(self) -> Engine:
-        """The engine of a worker that is not closed; the lock is held."""
+    def _open_engine(self) -> Engine:
+        """The engine, of a worker that is not closed."""
         if self._cluster.is_closed(self._rank):
             raise KVError(f"worker {self._rank} is closed")
         return self._cluster.engine
@@ -168,10 +180,9 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         )
 
     def _define(self, spec: TableSpec) -> tuple[TableSpec, int]:
-        with self._cluster.lock:
-            engine = self._engine()
-            number = engine.define(spec)
-            return engine.table(number).spec, number
+        engine = self._open_engine()
+        number = engine.define(spec)
+        return engine.table(number).spec, number
 
 
 def _sparse(table: Any) -> LocalSparseTable:

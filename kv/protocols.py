@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
+from kv.policies import Admission, Expiry
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -30,16 +31,34 @@ class SparseTable(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def pull(self, keys: ArrayLike, *, create: bool = True) -> NDArray[np.float32]:
+    def pull(
+        self,
+        keys: ArrayLike,
+        *,
+        create: bool = True,
+        out: NDArray[np.float32] | None = None,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
         """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
+
+        In `out`, a writable C-contiguous float32 array of that shape, if it is given. Requests of
+        higher priority go first where several wait to be sent.
 
         A key without a row is initialised, reads zeros, or is an error, as the table's `missing`
         says. With `create=False` (evaluation) no row is ever made: a key without one reads what it
         would be initialised to (or zeros, or is an error).
         """
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
-        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are added."""
+    def prefetch(self, keys: ArrayLike, *, create: bool = True, priority: int = 0) -> None:
+        """Start a pull whose answer the next `pull` of these keys takes; see `prefetch_many`."""
+
+    def push(
+        self, keys: ArrayLike, grads: ArrayLike, *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
+        """Give the gradients of `keys`, float32 (len(keys), dim); those of equal keys are added.
+
+        `weight`, finite and 0 or more, is what the push counts where pushes are averaged by weight.
+        """
 
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
@@ -61,10 +80,18 @@ class DenseTable(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def pull(self) -> NDArray[np.float32]:
-        """The array, a copy."""
+    def pull(
+        self, *, out: NDArray[np.float32] | None = None, priority: int = 0
+    ) -> NDArray[np.float32]:
+        """The array, a copy.
 
-    def push(self, grad: ArrayLike) -> Request:
+        In `out`, a writable C-contiguous float32 array of its shape, if it is given.
+        """
+
+    def prefetch(self, *, priority: int = 0) -> None:
+        """Start a pull whose answer the next `pull` takes; see `prefetch_many`."""
+
+    def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
         """Give the gradient of the whole array."""
 
     def assign(self, value: ArrayLike) -> None:
@@ -94,6 +121,10 @@ class Worker(Protocol):
         mode: str | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
+        memory_limit: int = 0,
+        when_full: str = "refuse",
     ) -> SparseTable:
         """Define or find a table.
 
@@ -104,6 +135,11 @@ class Worker(Protocol):
                 workers of the round, `weighted_mean` by the weights of the pushes, or `max_norm`,
                 for each key the worker's gradient that is longest.
             storage: `float32`, or `float16` for weights of half the size, see docs/optimizers.md.
+            admission: which keys get a row, of kv.policies; None is every key.
+            expiry: which rows go again, of kv.policies; None is none.
+            memory_limit: bytes of rows, records and index on one server; 0 is its memory.
+            when_full: what a table at its limit does: `refuse` new rows, `evict` rows not used for
+                long, or `spill` them to disk, see docs/store.md.
         """
 
     def dense_table(
@@ -119,11 +155,28 @@ class Worker(Protocol):
     ) -> DenseTable:
         """Define or find a dense table; arguments as above."""
 
-    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[NDArray[np.float32]]:
+    def pull_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> list[NDArray[np.float32]]:
         """Pull from many tables in one request per server; answers in the order of `reads`."""
 
-    def push_many(self, writes: Sequence[Write]) -> Request:
+    def prefetch_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> None:
+        """Start a pull whose answer the next `pull_many` of the same reads takes.
+
+        The values are those of the time when the servers answer, so pushes made after the prefetch
+        may be missing, one's own as well; in `sync` mode they are those of the step in which the
+        prefetch was made. An error is raised by the pull. In one process it does nothing.
+        """
+
+    def push_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Push to many tables in one request per server."""
+
+    def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
+        """From the next update on the learning rate of the table's optimiser is `lr`."""
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered; an error on a server is raised here."""

@@ -1,25 +1,34 @@
 """A worker of a cluster: its tables' requests, its steps, barriers and gathers.
 
 Fits `kv.protocols.Worker`, as `kv.local_worker.LocalWorker` does for one process. A request goes to
-each server that owns some of its keys, all tables of a `pull_many` in one message.
+each server that owns some of its keys, all tables of a `pull_many` in one message, or in several
+where it is large (`kv.cutting`).
 """
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from kv.asking import Asking, Entry, Lines, Question
+from kv.buffers import Buffers
+from kv.cutting import PIECE, Cut, cut_keys, pieces_of
 from kv.defining import DefinesTables
-from kv.errors import KVError
+from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
+from kv.keylists.merged import MergedLists
+from kv.keylists.sent import SentLists
+from kv.keylists.signature import signature_of
 from kv.placement import SlotMap
-from kv.protocols import Read, Request, Write
+from kv.prefetching import Prefetched, Prefetches
+from kv.protocols import DenseTable, Read, Request, SparseTable, Write
+from kv.pulling import DenseRead, Pull, Reading, SparseRead
+from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
-from kv.routing import split
+from kv.settings import GREATEST
 from kv.spec import TableSpec
 from kv.table_protocol import TABLES_APP, Command
 from kv.tables import (
@@ -28,18 +37,16 @@ from kv.tables import (
     RemoteSparseTable,
     Table,
     Values,
-    answer_of,
-    keys_of,
-    merged_write,
+    Wanted,
     own_table,
+    wanted_of,
 )
 from postoffice.customer import Customer, Finish
-from postoffice.node import Group, Role
+from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from van.message import Clock, Flag, Message, Meta
 
-Requests = dict[int, tuple[tuple[Clock, ...], list[NDArray[Any]]]]
-"""What each server is asked: its tables' clocks and its arrays."""
+SHORTEST_LIST = 512  # keys of a request; fewer are sent again rather than looked up
 
 
 class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
@@ -49,18 +56,43 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         office: the node, not yet started.
         mode: the job's mode, of tables that name none.
         seed: of initial values of tables.
+        key_cache: bytes of key lists that each server remembers for this worker; 0: none.
+        key_deltas: whether keys are sent as differences where that is smaller: `on`, `off`, or
+            `auto`, to servers on other hosts.
+        piece: bytes of rows above which a request to one server is cut.
+
+    Attributes:
+        counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
     """
 
-    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 1) -> None:
+    def __init__(
+        self,
+        office: Postoffice,
+        mode: str = "async",
+        seed: int = 1,
+        *,
+        key_cache: int = 64 << 20,
+        key_deltas: str = "auto",
+        piece: int = PIECE,
+    ) -> None:
         self.office = office
         self._mode, self._seed = mode, seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
         self._steps = 0
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
-        self._slots = SlotMap.even(max(1, office.shape.servers))
+        self.slots = SlotMap.even(max(1, office.shape.servers))
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
+        self.counts: Counter[str] = Counter()
+        self.buffers = Buffers()
+        self._key_cache, self._key_deltas, self._piece = key_cache, key_deltas, piece
+        self.merged = MergedLists()
+        self._list_seed = secrets.randbits(64)
+        self._sent = SentLists(key_cache)
+        self._lines: Lines | None = None
+        self._prefetches = Prefetches()
+        self._named: list[Request] = []  # pushes of rounds that may have to be sent again
 
     @property
     def rank(self) -> int:
@@ -85,93 +117,224 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                 self.ask_all(Command.STEP, body={"clock": self._steps - 1})
         return spec
 
+    def lines(self) -> Lines:
+        """The way to the servers, found once the node has started."""
+        if self._lines is None:
+            self._lines = Lines.of(
+                self.office, self._key_deltas, self._sent, self.counts, self.buffers
+            )
+        return self._lines
+
     # -- moving values --------------------------------------------------------------------
 
-    def pull_many(self, reads: Sequence[Read], *, create: bool = True) -> list[Values]:
+    def pull_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> list[Values]:
         """Pull from many tables in one request per server; answers in the order of `reads`."""
-        tables = [own_table(read[0] if isinstance(read, tuple) else read) for read in reads]
-        keylists = [keys_of(read) for read in reads]
-        cuts = [self._cut(keylist.unique) for keylist in keylists]
-        outs = [
-            np.empty((keylist.unique.size, table.spec.dim), np.float32)
-            for table, keylist in zip(tables, keylists, strict=True)
-        ]
-        wanted = self._per_server(cuts)
+        return self.pull_wanted([wanted_of(read) for read in reads], create, priority)
 
-        def finish(answers: list[Message]) -> None:
-            for answer in answers:
-                places = wanted[answer.meta.sender]
-                for place, values in zip(places, answer.arrays, strict=True):
-                    group = cuts[place][answer.meta.sender]
-                    if values.shape != (len(group), outs[place].shape[1]):
-                        raise KVError(f"a server answered with values of shape {values.shape}")
-                    outs[place][group] = values
+    def pull_wanted(self, wanted: Sequence[Wanted], create: bool, priority: int) -> list[Values]:
+        """What tables call: read what they have prepared."""
+        if self._prefetches:
+            found = self._prefetches.take(self._prefetch_place(wanted, create), wanted)
+            if found is not None:
+                self.counts["prefetch_used"] += 1
+                self._customer.wait(found.request)
+                return found.values_for(wanted)
+        pull = Pull([self._read(read) for read in wanted])
+        request = self._start(pull, wanted, create, priority)
+        try:
+            self._customer.wait(request)
+        except BaseException:
+            self._customer.forget(request)  # what still comes is not put into the caller's memory
+            raise
+        return pull.results()
 
-        requests: Requests = {
-            server: (
-                self._clocks([tables[place] for place in places]),
-                [keylists[place].unique[cuts[place][server]] for place in places],
-            )
-            for server, places in wanted.items()
-        }
-        self.wait(self._ask(Command.PULL, Flag.PULL, requests, {"create": create}, finish))
-        return [
-            answer_of(table, keylist, out)
-            for table, keylist, out in zip(tables, keylists, outs, strict=True)
-        ]
+    def prefetch_many(
+        self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
+    ) -> None:
+        """Start a pull whose answer the next `pull_many` of the same reads takes.
 
-    def push_many(self, writes: Sequence[Write]) -> Request:
+        Keys may stand in another order there, or more than once. The values are those of the time
+        when the servers answer: later pushes, one's own as well, are not in them. In `sync` mode
+        they are those of the step in which the prefetch was made. An error is raised by the pull.
+        Of more than four prefetches that nobody has taken the first is dropped.
+        """
+        wanted = [wanted_of(read).unique() for read in reads]
+        pull = Pull([self._read(read) for read in wanted])
+        request = self._start(pull, wanted, create, priority, is_quiet=True)
+        place = self._prefetch_place(wanted, create)
+        self.counts["prefetched"] += 1
+        for dropped in self._prefetches.add(place, Prefetched(request, wanted, pull)):
+            self.counts["prefetch_dropped"] += 1
+            self._customer.forget(dropped.request)
+
+    def _prefetch_place(self, wanted: Sequence[Wanted], create: bool) -> tuple[int, ...]:
+        tables = [read.table.id for read in wanted]
+        return (create, self._signature(wanted), *tables)
+
+    def _start(
+        self,
+        pull: Pull,
+        wanted: Sequence[Wanted],
+        create: bool,
+        priority: int,
+        is_quiet: bool = False,
+    ) -> Request:
+        question = Question(
+            Command.PULL,
+            Flag.PULL,
+            [read.table.id for read in wanted],
+            self._steps,
+            {"create": create},
+            priority,
+            self._signature_to_send(wanted),
+        )
+        return self._ask(question, pull.reads, pull, is_quiet=is_quiet)
+
+    def _read(self, wanted: Wanted) -> Reading:
+        table, out = wanted.table, wanted.out
+        if isinstance(table, RemoteDenseTable):
+            return DenseRead(table.name, table.shape, table.shares, table.cut, out)
+        assert wanted.keylist is not None
+        cut = self._cut(table, wanted.keylist.unique)
+        return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)
+
+    def push_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
         """Push to many tables in one request per server. The caller's arrays may change after."""
-        tables = [own_table(write[0]) for write in writes]
-        merged = [merged_write(write) for write in writes]
-        cuts = [self._cut(keys) for keys, _ in merged]
-        requests: Requests = {}
-        for server, places in self._per_server(cuts).items():
-            arrays: list[NDArray[Any]] = []
-            for place in places:
-                keys, grads = merged[place]
-                group = cuts[place][server]
-                # Indexing copies: the van may send from this memory after we return.
-                arrays += [keys[group], grads[group]]
-            requests[server] = (self._clocks([tables[place] for place in places]), arrays)
-        return self._ask(Command.PUSH, Flag.PUSH, requests)
+        if not 0 <= weight <= GREATEST:
+            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
+        wanted = [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
+        entries = [
+            self._write(read, read.values_of(write[-1]), "gradients")
+            for read, write in zip(wanted, writes, strict=True)
+        ]
+        question = Question(
+            Command.PUSH,
+            Flag.PUSH,
+            [read.table.id for read in wanted],
+            self._steps,
+            None if weight == 1.0 else {"weight": float(weight)},
+            priority,
+            self._signature_to_send(wanted),
+        )
+        return self._ask(question, entries, writes=entries)
 
-    def _cut(self, keys: Keys) -> dict[int, NDArray[np.int64]]:
-        """Positions of `keys` by the server that owns them; servers without any are left out."""
-        servers = self.office.members(Role.SERVER)
-        order, counts = split(self._slots, keys, len(servers))
-        groups = np.split(order, np.cumsum(counts)[:-1])
-        return {s: group for s, group in zip(servers, groups, strict=True) if group.size}
+    def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
+        table, keylist = wanted.table, wanted.keylist
+        if isinstance(table, RemoteDenseTable):
+            return DenseWrite(table.name, what, values, table.shares, table.cut)
+        assert keylist is not None
+        is_shared = keylist.inverse is None  # else merged, into memory of its own
+        cut = self._cut(table, keylist.unique)
+        return SparseWrite(table.name, what, keylist, values, is_shared, cut, self.buffers)
 
-    @staticmethod
-    def _per_server(cuts: Sequence[dict[int, Any]]) -> dict[int, list[int]]:
-        """Which of the tables (by place in the request) each server has keys of."""
-        wanted: dict[int, list[int]] = {}
-        for place, cut in enumerate(cuts):
-            for server in cut:
-                wanted.setdefault(server, []).append(place)
-        return wanted
+    def _cut(self, table: Table, keys: Keys) -> Cut:
+        # A refused push changes nothing, so where servers may refuse keys it goes in one piece.
+        may_split = table.spec.missing != "error"
+        servers = len(self.lines().servers)
+        return cut_keys(keys, table.spec.dim, may_split, self.slots, servers)
 
-    def _clocks(self, tables: Sequence[Table]) -> tuple[Clock, ...]:
-        return tuple((table.id, self._steps, ()) for table in tables)
+    def _signature_to_send(self, wanted: Sequence[Wanted]) -> int:
+        """Of the key lists, if they are worth remembering; else 0."""
+        keys = sum(read.keylist.unique.size for read in wanted if read.keylist is not None)
+        return self._signature(wanted) if self._key_cache and keys >= SHORTEST_LIST else 0
+
+    def _signature(self, wanted: Sequence[Wanted]) -> int:
+        lists = [
+            (read.table.id, read.keylist.unique) for read in wanted if read.keylist is not None
+        ]
+        return signature_of(lists, self._list_seed)
 
     # -- requests -------------------------------------------------------------------------
 
     def _ask(
         self,
-        command: Command,
-        flags: Flag,
-        requests: Requests,
-        body: Any = None,
+        question: Question,
+        entries: Sequence[Entry],
+        pull: Pull | None = None,
         finish: Finish | None = None,
-    ) -> int:
-        """Send one message per server; returns the request's timestamp."""
+        is_quiet: bool = False,
+        writes: Sequence[Writing] = (),
+    ) -> Request:
+        """Send a request about tables, cut by server and size; returns its timestamp.
+
+        Args:
+            pull: takes the answers, if the request reads.
+            writes: the entries, if it writes.
+        """
         if self._closed:
             raise KVError("this worker is closed")
-        timestamp = self._customer.new_request(list(requests), finish)
+        lines = self.lines()
+        pieces = pieces_of([entry.cut for entry in entries], len(lines.servers), self._piece)
+        if writes:
+            pack(writes, pieces, lines.empty)
+        asking = Asking(question, entries, pieces, lines, pull)
+        takes = pull is not None or question.signature != 0
+        request = self._customer.new_request(
+            [lines.servers[piece.server] for piece in pieces],
+            finish,
+            take=asking.take if takes else None,
+            cuts=[piece.number for piece in pieces],
+            is_quiet=is_quiet,
+        )
+        with self._customer.sending(request):
+            asking.send(request, self._customer.oldest)
+        if self._has_rounds and question.command is Command.PUSH and asking.is_named:
+            under_way = [push for push in self._named if not self._customer.is_done(push)]
+            self._named = [*under_way, request]
+        return request
+
+    def ask_all(
+        self,
+        command: Command,
+        tables: Sequence[Table] = (),
+        body: Any = None,
+        finish: Finish | None = None,
+    ) -> Any:
+        """Ask every server the same and wait; the result of `finish` over the answers."""
+        return self._customer.wait(
+            self._tell(command, Flag.NONE, self.lines().servers, tables, body, finish)
+        )
+
+    def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
+        """Ask one server about a table and wait; its answer."""
+        request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
+        answers: list[Message] = self._customer.wait(request)
+        return answers[0]
+
+    def ask_owners(
+        self, command: Command, wanted: Wanted, values: Values | None = None
+    ) -> list[Message]:
+        """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
+        question = Question(command, Flag.PUSH, [wanted.table.id], self._steps)
+        if values is None:
+            request = self._ask(question, [self._read(wanted)], finish=list)
+        else:
+            write = self._write(wanted, values, "values")
+            request = self._ask(question, [write], finish=list, writes=[write])
+        answers: list[Message] = self._customer.wait(request)
+        return answers
+
+    def _tell(
+        self,
+        command: Command,
+        flags: Flag,
+        servers: Sequence[int],
+        tables: Sequence[Table] = (),
+        body: Any = None,
+        finish: Finish | None = None,
+    ) -> Request:
+        """Send a request without arrays; returns its timestamp."""
+        if self._closed:
+            raise KVError("this worker is closed")
+        clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
+        timestamp = self._customer.new_request(servers, finish)
         oldest = self._customer.oldest
         with self._customer.sending(timestamp):
-            for server, (clocks, arrays) in requests.items():
+            for server in servers:
                 meta = Meta(
                     recipient=server,
                     flags=flags,
@@ -183,43 +346,16 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                     clocks=clocks,
                     body=body,
                 )
-                self.office.send(Message(meta, arrays))
+                self.office.send(Message(meta))
         return timestamp
 
-    def ask_all(
-        self,
-        command: Command,
-        tables: Sequence[Table] = (),
-        body: Any = None,
-        finish: Finish | None = None,
-    ) -> Any:
-        """Ask every server the same and wait; the result of `finish` over the answers."""
-        clocks = self._clocks(tables)
-        servers = self.office.members(Role.SERVER)
-        requests = {server: (clocks, list[NDArray[Any]]()) for server in servers}
-        return self._customer.wait(self._ask(command, Flag.NONE, requests, body, finish))
+    def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
+        """From the next update on the optimiser's learning rate is `lr`, on every server.
 
-    def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
-        """Ask one server about a table and wait; its answer."""
-        request = self._ask(
-            command, Flag.NONE, {server: (self._clocks([table]), [])}, body, finish=list
-        )
-        answers: list[Message] = self._customer.wait(request)
-        return answers[0]
-
-    def ask_owners(
-        self, command: Command, table: Table, keys: Keys, values: Values | None = None
-    ) -> list[Message]:
-        """Ask the owners of `keys`, with the `values` of theirs, and wait; all answers."""
-        requests: Requests = {}
-        for server, group in self._cut(keys).items():
-            arrays: list[NDArray[Any]] = [keys[group]]
-            if values is not None:
-                arrays.append(values[group])
-            requests[server] = (self._clocks([table]), arrays)
-        timestamp = self._ask(command, Flag.PUSH, requests, finish=list)
-        answers: list[Message] = self._customer.wait(timestamp)
-        return answers
+        Raises:
+            SettingError: `lr` is no finite number of 0 or more.
+        """
+        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": float(lr)})
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered.
@@ -237,10 +373,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """This worker's step is over; raises the error of a push that nobody has waited for."""
         self._customer.raise_failed()
         if self._has_rounds:
-            servers = self.office.members(Role.SERVER)
-            requests: Requests = {server: ((), []) for server in servers}
+            while self._named:  # a push that must be sent again belongs before the step's end
+                self._customer.wait(self._named.pop())
             flags = Flag.PUSH | Flag.EVERYWHERE
-            self._ask(Command.STEP, flags, requests, {"clock": self._steps})
+            self._tell(Command.STEP, flags, self.lines().servers, body={"clock": self._steps})
         self._steps += 1
 
     def barrier(self, name: str = "") -> None:

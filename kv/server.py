@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.errors import KVError
+from kv.executor import Executor, Turns
 from kv.pairs import KVMeta, KVPairs
 from postoffice.customer import Customer
 from postoffice.postoffice import Postoffice
+from van.errors import PsliteError
 from van.message import Flag, Kind, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,17 @@ class KVServer:
     Args:
         app: application id, the same as the workers'.
         office: the node; not yet started, so that no request can come before its handler.
+        own_thread: run the handler in a thread of its own, one request after the other, so that
+            a long one keeps neither control messages nor other applications waiting. It costs a
+            change of threads, which ends before the node says goodbye.
     """
 
-    def __init__(self, app: int, office: Postoffice) -> None:
+    def __init__(self, app: int, office: Postoffice, *, own_thread: bool = False) -> None:
         self.office = office
+        self._executor: Executor | None = None
+        if own_thread:
+            self._executor = Executor(1, self._stop, f"pslite app {app}")
+            office.before_goodbye.append(self.close)
         self._handle: RequestHandle | None = None
         self._open: dict[tuple[int, int, int], Meta] = {}
         self._customer = Customer(app, 0, office, self._receive)
@@ -65,6 +74,31 @@ class KVServer:
             customer=header.customer,
         )
         self._open[_place(meta)] = header
+        if self._executor is None:
+            self._work(meta, message)
+        else:
+            self.office.reach(meta.sender)  # this thread makes connections, the other only sends
+            self._executor.submit(self._working(meta, message), [header.app])
+
+    def close(self) -> None:
+        """End the handler's thread, after the requests there are."""
+        if self._executor is not None:
+            self._executor.close()
+
+    def _stop(self, error: BaseException) -> None:
+        self.office.stop(f"the thread of a handler ended: {type(error).__name__}: {error}")
+
+    def _working(self, meta: KVMeta, message: Message) -> Turns[None]:
+        try:
+            self._work(meta, message)
+        except PsliteError as error:  # not even the failure can be told
+            log.warning("%s cannot answer %r: %s", self.office.name, message, error)
+        return
+        yield
+
+    def _work(self, meta: KVMeta, message: Message) -> None:
+        """Let the handler answer a request."""
+        header = message.meta
         try:
             if self._handle is None:
                 raise KVError(f"app {header.app} has no request handle on {self.office.name}")

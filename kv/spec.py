@@ -24,6 +24,7 @@ from kv.errors import SettingError
 from kv.initializers import Initializer, Uniform, Zeros
 from kv.optimizers import SGD, Optimizer
 from kv.placement import mix64
+from kv.policies import WHEN_FULL, Admission, Expiry
 
 BLOCK = 4096  # floats in a block of a dense table
 LINE = 16  # floats in a cache line
@@ -55,6 +56,10 @@ class TableSpec:
     seed: int | None = None  # of initial values
     aggregator: str = "sum"  # how a round's pushes become one gradient, see kv.consistency.rounds
     storage: str = "float32"  # of weights: float32 or float16; optimiser state is float32 always
+    admission: Admission | None = None  # which keys get a row; None is all of them
+    expiry: Expiry | None = None  # which rows go again; None is none
+    memory_limit: int = 0  # bytes of rows, records and index on one server; 0 is the machine's
+    when_full: str = "refuse"  # new rows, or evict old ones, or spill them to disk
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or len(self.name) > 200:
@@ -75,6 +80,7 @@ class TableSpec:
             raise SettingError(f"table {self.name}", f"dim must be 1 to {MAX_DIM}, not {self.dim}")
         if self.seed is not None:
             object.__setattr__(self, "seed", self._whole("seed", self.seed))
+        self._check_policies()
         if self.kind == "dense" and self.dim != block_width(self.shape):
             problem = f"blocks of a dense {self.shape} have dim {block_width(self.shape)}"
             raise SettingError(f"table {self.name}", f"{problem}, not {self.dim}")
@@ -92,6 +98,10 @@ class TableSpec:
         seed: int | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
+        memory_limit: int = 0,
+        when_full: str = "refuse",
     ) -> Self:
         """Rows of `dim` floats under uint64 keys.
 
@@ -111,6 +121,10 @@ class TableSpec:
             seed=seed,
             aggregator=aggregator,
             storage=storage,
+            admission=admission,
+            expiry=expiry,
+            memory_limit=memory_limit,
+            when_full=when_full,
         )
 
     @classmethod
@@ -156,6 +170,8 @@ class TableSpec:
             "shape": list(self.shape),
             "optimizer": self.optimizer.to_dict(),
             "initializer": self.initializer.to_dict(),
+            "admission": self.admission and self.admission.to_dict(),
+            "expiry": self.expiry and self.expiry.to_dict(),
         }
 
     @classmethod
@@ -173,6 +189,10 @@ class TableSpec:
         values = dict(settings)
         values["optimizer"] = Optimizer.from_dict(values["optimizer"])
         values["initializer"] = Initializer.from_dict(values["initializer"])
+        families: dict[str, type[Admission | Expiry]] = {"admission": Admission, "expiry": Expiry}
+        for setting, family in families.items():
+            if values[setting] is not None:
+                values[setting] = family.from_dict(values[setting])
         return cls(**values)
 
     def difference(self, other: TableSpec) -> str:
@@ -183,14 +203,34 @@ class TableSpec:
             if getattr(self, f.name) != getattr(other, f.name)
         )
 
+    def _check_policies(self) -> None:
+        table = f"table {self.name}"
+        if self.admission is not None:
+            self._check_type("admission", self.admission, Admission, "kv.policies")
+            if self.missing == "error":
+                problem = "admission decides which pushes make rows; with missing=error none does"
+                raise SettingError(table, problem)
+        if self.expiry is not None:
+            self._check_type("expiry", self.expiry, Expiry, "kv.policies")
+        self._check_choice("when_full", self.when_full, WHEN_FULL)
+        object.__setattr__(self, "memory_limit", self._whole("memory_limit", self.memory_limit))
+        if self.memory_limit < 0:
+            raise SettingError(table, f"memory_limit must be 0 or more, not {self.memory_limit}")
+        if self.when_full != "refuse" and not self.memory_limit:
+            problem = f"when_full={self.when_full} needs a memory_limit, in bytes"
+            raise SettingError(table, problem)
+        policies = (self.admission, self.expiry, self.memory_limit or None)
+        if self.kind == "dense" and any(policy is not None for policy in policies):
+            raise SettingError(table, "a dense table is always whole: it takes no policies")
+
     def _check_choice(self, field: str, value: object, choices: tuple[str, ...]) -> None:
         if value not in choices:
             problem = f"{field} must be {' or '.join(choices)}, not {value!r}"
             raise SettingError(f"table {self.name}", problem)
 
-    def _check_type(self, field: str, value: object, kind: type) -> None:
+    def _check_type(self, field: str, value: object, kind: type, module: str = "") -> None:
         if not isinstance(value, kind):
-            problem = f"{field} must be one of kv.{field}s, not {value!r}"
+            problem = f"{field} must be one of {module or f'kv.{field}s'}, not {value!r}"
             raise SettingError(f"table {self.name}", problem)
 
     def _whole(self, field: str, value: object) -> int:

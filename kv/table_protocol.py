@@ -3,21 +3,35 @@
     command  arrays, per table            body                  answer
     DEFINE   -                            definition            -
     PULL     keys                         create                values per table
-    PUSH     keys, gradients              -                     -
+    PUSH     keys, gradients              weight, rest          -
     STEP     -                            clock                 -
     FINISH   -                            -                     -
     ASSIGN   keys, values                 -                     -
     DELETE   keys                         -                     count in body
     SIZE     -                            -                     count in body
     SCAN     -                            start, count          keys, values; next in body
+    SET_LR   -                            lr                    -
+    STATS    -                            -                     what `Engine.stats` says, in body
 
 `meta.clocks` names the tables, in the order of the arrays, with the worker's step; an answer has
 the tables' clocks there.
+
+A dense table has no keys here: its values, either way, are its blocks on that server in increasing
+number (`kv.dense`).
+
+A large request may be cut into several, with timestamps of their own and disjoint keys. `rest` in
+the body of a push says that its first table is carried on from another, and so no further step.
+
+A key list may come in other forms (`kv.keylists`). `meta.key_list`, if it is not 0, is the
+signature of all key lists of the request: with the keys present the server remembers them under it;
+with `named` in the body they are absent, and those remembered are meant. `coded` in the body lists
+the numbers of arrays that are keys as differences, in bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from enum import IntEnum
 
 TABLES_APP = 1 << 32
@@ -36,8 +50,31 @@ class Command(IntEnum):
     DELETE = 7
     SIZE = 8
     SCAN = 9
+    SET_LR = 10
+    STATS = 11
+
+
+WITH_VALUES = (Command.PUSH, Command.ASSIGN)
+"""Commands whose arrays are keys and values; those of the others are keys alone."""
 
 
 def table_id(name: str) -> int:
     """How the header names a table: the same on every node, whoever defines what first."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def key_places(is_dense: Sequence[bool], has_values: bool) -> list[int]:
+    """Which arrays of a complete request are keys, given which of its tables are dense.
+
+    >>> key_places([False, True, False], has_values=True)  # keys, values, blocks, keys, values
+    [0, 3]
+    >>> key_places([False, True, False], has_values=False)
+    [0, 1]
+    """
+    places, position = [], 0
+    for dense in is_dense:
+        if not dense:
+            places.append(position)
+            position += 1
+        position += has_values
+    return places

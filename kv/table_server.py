@@ -1,49 +1,98 @@
 """Tables on a server: requests in, the engine asked, answers out.
 
-A pull that the consistency mode does not answer yet is kept, and tried again whenever a clock
-advances. Everything runs in the thread that drives the node's van.
+The thread that drives the node's van takes every request. It answers a short one itself if nothing
+of that worker about those tables is under way, so that the answer costs no change of threads; the
+others go to an executor, which works on them in turns. So a long request delays a short one, of
+whomever, by a chunk of its work at most, and control messages not at all.
+
+A worker's requests about one table are executed in the order in which they came; others' do not
+wait for them. A pull that the consistency mode does not answer yet is kept aside, and comes again
+when a clock has advanced.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.engine import Engine
+from kv.buffers import Buffers
+from kv.engine import Engine, Write
+from kv.engine_table import Table, Values
 from kv.errors import KVError, TableConflictError, UnknownTableError
+from kv.executor import Executor, Turns, run_through
+from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
+from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
-from kv.table_protocol import TABLES_APP, Command, table_id
+from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
-from van.errors import CodecError
-from van.message import Clock, Message, Meta, answer_to
+from van.errors import CodecError, PsliteError
+from van.message import Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
 
+SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
+LONG = 1 << 62
+POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
+SETTLING = "rounds"  # the lane of what closes rounds
+
+_WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
+Answering = Turns[Message | None]
+
 
 class TableServer:
-    """Serves the tables of one server node.
+    """Serves the tables of one server node: `with TableServer(office): office.serve()`.
 
     Args:
         office: the node, not yet started.
         mode: of tables that name none.
         seed: of initial values.
+        key_cache: bytes of key lists remembered for each worker.
+        threads: that work on long requests; 0 works on all in the thread that drives the van.
+        spill_dir: where tables with when_full=spill keep rows.
     """
 
-    def __init__(self, office: Postoffice, mode: str = "async", seed: int = 1) -> None:
+    def __init__(
+        self,
+        office: Postoffice,
+        mode: str = "async",
+        seed: int = 1,
+        key_cache: int = 64 << 20,
+        threads: int = 0,
+        spill_dir: str = "",
+    ) -> None:
         self.office = office
-        self.engine = Engine(office.shape.workers, mode, seed, owner_filter=self._owns)
+        self.lists = KeptLists(key_cache)
+        self._buffers = Buffers()
+        self.engine = Engine(
+            office.shape.workers,
+            mode,
+            seed,
+            self._owns,
+            parts=max(1, threads),
+            spill_dir=spill_dir,
+        )
+        self._rehearsal = Rehearsal(self.engine.parts)
+        self.executor = Executor(threads, self._fail, "pslite server")
+        self.failure: BaseException | None = None
+        self._short = SHORT if threads else LONG
         self._slots = SlotMap.even(max(1, office.shape.servers))
-        self._numbers: dict[int, int] = {}
+        self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
+        self._ranks: dict[int, int] = {}  # of worker nodes
         self._held: list[Message] = []
-        self._handlers: dict[int, Callable[[Message], Message | None]] = {
+        self._holding = threading.Lock()
+        self._van_thread = 0
+        self._handlers: dict[int, Callable[[Message], Answering]] = {
             Command.DEFINE: self._define,
             Command.PULL: self._pull,
             Command.PUSH: self._push,
@@ -53,123 +102,289 @@ class TableServer:
             Command.DELETE: self._delete,
             Command.SIZE: self._size,
             Command.SCAN: self._scan,
+            Command.SET_LR: self._set_lr,
+            Command.STATS: self._stats,
         }
         Customer(TABLES_APP, 0, office, self._receive)
+
+    def close(self, *, drain: bool = True) -> None:
+        """End the threads, after the requests there are, or without."""
+        self.executor.close(drain=drain and self.failure is None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; what ended a thread is raised, since the node stops because of it."""
+        self.close(drain=error is None)
+        if self.failure is not None:
+            raise self.failure from None
+
+    def _fail(self, error: BaseException) -> None:
+        """A thread of the executor is gone: without it requests would wait for ever."""
+        self.failure = self.failure or error
+        self.office.stop(f"a thread of this server ended: {type(error).__name__}: {error}")
 
     def _owns(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         owner: NDArray[np.bool_] = self._slots.owner[slot_of(keys)] == self.office.rank
         return owner
 
-    def _receive(self, message: Message) -> None:
-        try:
-            handler = self._handlers.get(message.meta.cmd)
-            if handler is None:
-                raise KVError(f"tables know no command {message.meta.cmd}")
-            answer = handler(message)
-        except Exception as error:
-            log.debug("request failed: %r", message, exc_info=True)
-            answer = error_answer(message.meta, error, self.office.node_id)
-        if answer is None:
-            return
-        try:
-            self.office.send(answer)
-        except CodecError as error:  # too large for the van
-            self.office.send(error_answer(message.meta, error, self.office.node_id))
+    # -- who works on a request, and when ---------------------------------------------------
 
-    def _number(self, table: int) -> int:
-        number = self._numbers.get(table)
-        if number is None:
-            raise UnknownTableError(f"id {table:x}", "it is not defined on this server")
+    def _receive(self, message: Message) -> None:
+        self._van_thread = threading.get_ident()
+        meta = message.meta
+        try:
+            if meta.key_list or (meta.body and "coded" in meta.body):
+                self._complete(message)
+            self._dispatch(message)
+        except Exception as error:  # of a request that nobody can work on
+            self._send(message, self._error(message, error))
+
+    def _dispatch(self, message: Message) -> None:
+        """Work on `message` now, or have it worked on."""
+        meta = message.meta
+        handler = self._handlers.get(meta.cmd)
+        if handler is None:
+            raise KVError(f"tables know no command {meta.cmd}")
+        cost = self._cost(message)
+        turns = self._answering(message, handler)
+        is_short = cost <= self._short
+        is_here = threading.get_ident() == self._van_thread
+        if is_short and is_here and self.executor.is_idle:
+            run_through(turns)
+            return
+        lanes = self._lanes(meta)
+        if is_short and is_here and self.executor.is_free(lanes):
+            run_through(turns)
+            return
+        if is_here:
+            self.office.reach(meta.sender)  # only this thread may make connections
+        self.executor.submit(turns, lanes, is_short)
+
+    def _cost(self, message: Message) -> int:
+        """About how many floats a request moves."""
+        command, meta = message.meta.cmd, message.meta
+        if command in _WITH_KEYS:
+            arrays, cost = iter(message.arrays), 0
+            for _, table, _ in self._of(meta):
+                cost += table.cost(None if table.is_dense else next(arrays, None))
+                if command in WITH_VALUES:
+                    next(arrays, None)
+            return cost
+        if command in (Command.STEP, Command.FINISH):
+            return self.engine.held
+        if command == Command.SCAN:
+            return sum(table.store.chunk * table.spec.dim for _, table, _ in self._of(meta))
+        if command == Command.DEFINE:
+            return 0 if meta.body.get("name") in self.engine.numbers else LONG
+        return 0
+
+    def _lanes(self, meta: Meta) -> list[Hashable]:
+        """A request waits for the requests before it in each of these."""
+        if meta.cmd in (Command.STEP, Command.FINISH):
+            return [SETTLING, *((meta.sender, table) for table in list(self._tables))]
+        return list(dict.fromkeys((meta.sender, table) for table, *_ in meta.clocks))
+
+    def _answering(self, message: Message, handler: Callable[[Message], Answering]) -> Turns[None]:
+        try:
+            answer = yield from handler(message)
+        except Exception as error:
+            answer = self._error(message, error)
+        if answer is not None:
+            self._send(message, answer)
+
+    def _error(self, message: Message, error: Exception) -> Message:
+        log.debug("request failed: %r", message, exc_info=error)
+        return error_answer(message.meta, error, self.office.node_id)
+
+    def _send(self, message: Message, answer: Message) -> None:
+        try:
+            try:
+                self.office.send(answer)
+            except CodecError as error:  # too large for the van
+                self.office.send(error_answer(message.meta, error, self.office.node_id))
+        except PsliteError as error:  # nobody can be told, and nobody else should suffer
+            log.warning("%s cannot answer %r: %s", self.office.name, message, error)
+
+    # -- what requests are about ------------------------------------------------------------
+
+    def _complete(self, message: Message) -> None:
+        """Bring the request's key lists, which may be named or coded, into their places."""
+        dense = [table.is_dense for _, table, _ in self._of(message.meta)]
+        self.lists.complete(message, dense, message.meta.cmd in WITH_VALUES)
+
+    def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
+        """The tables of a request, by number and itself, and the worker's step for each."""
+        found = []
+        for identity, clock, _ in meta.clocks:
+            known = self._tables.get(identity)
+            if known is None:
+                raise UnknownTableError(f"id {identity:x}", "it is not defined on this server")
+            found.append((*known, clock))
+        return found
+
+    def _one(self, meta: Meta) -> int:
+        """The number of the one table of a request."""
+        ((number, _, _),) = self._of(meta)
         return number
 
-    def _tables(self, meta: Meta) -> list[tuple[int, int]]:
-        """The engine's numbers of the tables of a request, and the worker's step for each."""
-        return [(self._number(table), clock) for table, clock, _ in meta.clocks]
+    def _rank(self, meta: Meta) -> int:
+        """The rank of the worker that asks."""
+        rank = self._ranks.get(meta.sender)
+        if rank is None:
+            role, rank = role_and_rank(meta.sender)
+            if role is not Role.WORKER:
+                raise KVError(f"only workers push and pull tables, not a {role}")
+            self._ranks[meta.sender] = rank
+        return rank
 
-    def _clocks(self, meta: Meta) -> tuple[Clock, ...]:
-        """The tables' clocks, for an answer."""
-        return tuple(
-            (table, self.engine.clock(self._number(table)), ()) for table, *_ in meta.clocks
-        )
+    # -- commands ---------------------------------------------------------------------------
 
-    def _define(self, message: Message) -> Message:
+    def _define(self, message: Message) -> Answering:
         spec = TableSpec.from_dict(message.meta.body)
         identity = table_id(spec.name)
+        if spec.name not in self.engine.numbers:
+            self._rehearsal.play(spec.resolved(self.engine.default_mode, self.engine.seed))
         number = self.engine.define(spec)
-        if self._numbers.setdefault(identity, number) != number:
+        known, _ = self._tables.setdefault(identity, (number, self.engine.table(number)))
+        if known != number:
             raise TableConflictError(spec.name, "its id is that of another table; rename it")
         return Message(answer_to(message.meta))
+        yield
 
-    def _pull(self, message: Message) -> Message | None:
+    def _pull(self, message: Message) -> Answering:
         meta = message.meta
-        rank = _worker_rank(meta)
-        tables = self._tables(meta)
-        if not all(self.engine.may_pull(number, rank, clock) for number, clock in tables):
-            self._held.append(message)
+        tables = self._of(meta)
+        if self._must_hold(message, tables):
             return None
         create = bool(meta.body["create"])
-        values = [
-            self.engine.pull(number, keys, create)
-            for (number, _), keys in zip(tables, message.arrays, strict=True)
-        ]
-        return Message(answer_to(meta, clocks=self._clocks(meta)), list(values))
+        arrays = iter(message.arrays)
+        values: list[NDArray[Any]] = []
+        empty = partial(self._empty, meta.sender)
+        for _, table, _ in tables:
+            keys = None if table.is_dense else _next(arrays)
+            if keys is not None and meta.key_list:
+                table.remember(keys)
+            values.append((yield from table.pulling(keys, create, empty)))
+        _end(arrays)
+        return Message(answer_to(meta, clocks=_clocks(tables)), values)
 
-    def _push(self, message: Message) -> Message:
-        tables = self._tables(message.meta)
-        clocks = {clock for _, clock in tables}
-        if len(clocks) > 1:
-            raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
-        pairs = zip(message.arrays[::2], message.arrays[1::2], strict=True)
-        writes = [
-            (number, keys, grads) for (number, _), (keys, grads) in zip(tables, pairs, strict=True)
-        ]
-        self.engine.push_many(_worker_rank(message.meta), clocks.pop() if clocks else 0, writes)
-        return Message(answer_to(message.meta, clocks=self._clocks(message.meta)))
+    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
+        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
+        if shape[0] * shape[1] < POOLED:
+            return np.empty(shape, kind)
+        made = self.office.van.empty(node, shape, kind)
+        return self._buffers.empty(shape, kind) if made.base is None else made
 
-    def _step(self, message: Message) -> Message:
-        advanced = self.engine.step(_worker_rank(message.meta), int(message.meta.body["clock"]))
-        if advanced:
-            self._answer_held()
-        return Message(answer_to(message.meta))
-
-    def _finish(self, message: Message) -> Message:
-        if self.engine.finish(_worker_rank(message.meta)):
-            self._answer_held()
-        return Message(answer_to(message.meta))
+    def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
+        """Whether a pull has to wait; it is then kept."""
+        rank = self._rank(message.meta)
+        self.engine.progress.check_rank(rank)
+        if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
+            return False
+        with self._holding:  # looked at again: a clock may just have advanced, unseen by `held`
+            if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
+                return False
+            self._held.append(message)
+            return True
 
     def _answer_held(self) -> None:
-        held, self._held = self._held, []
+        """A clock has advanced: let those go on that may."""
+        with self._holding:
+            held, self._held = self._held, []
         for message in held:
-            self._receive(message)
+            self._dispatch(message)
 
-    def _assign(self, message: Message) -> Message:
-        ((number, _),) = self._tables(message.meta)
-        keys, values = message.arrays
-        self.engine.assign(number, keys, values)
+    def _push(self, message: Message) -> Answering:
+        meta = message.meta
+        tables = self._of(meta)
+        clocks = {clock for *_, clock in tables}
+        if len(clocks) > 1:
+            raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
+        body = meta.body or {}
+        yield from self.engine.pushing(
+            self._rank(meta),
+            clocks.pop() if clocks else 0,
+            _writes(message, tables),
+            float(body.get("weight", 1.0)),
+            bool(body.get("rest", False)),
+        )
+        return Message(answer_to(meta, clocks=_clocks(tables)))
+
+    def _step(self, message: Message) -> Answering:
+        meta = message.meta
+        if (yield from self.engine.stepping(self._rank(meta), int(meta.body["clock"]))):
+            self._answer_held()
+        return Message(answer_to(meta))
+
+    def _finish(self, message: Message) -> Answering:
+        self.lists.forget(message.meta.sender)
+        if (yield from self.engine.finishing(self._rank(message.meta))):
+            self._answer_held()
         return Message(answer_to(message.meta))
 
-    def _delete(self, message: Message) -> Message:
-        ((number, _),) = self._tables(message.meta)
+    def _assign(self, message: Message) -> Answering:
+        for write in _writes(message, self._of(message.meta)):
+            yield from self.engine.assigning(*write)
+        return Message(answer_to(message.meta))
+
+    def _delete(self, message: Message) -> Answering:
         (keys,) = message.arrays
-        return _counted(message.meta, self.engine.delete(number, keys))
+        count = yield from self.engine.deleting(self._one(message.meta), keys)
+        return _counted(message.meta, count)
 
-    def _size(self, message: Message) -> Message:
-        ((number, _),) = self._tables(message.meta)
-        return _counted(message.meta, self.engine.size(number))
+    def _size(self, message: Message) -> Answering:
+        return _counted(message.meta, self.engine.size(self._one(message.meta)))
+        yield
 
-    def _scan(self, message: Message) -> Message:
-        ((number, _),) = self._tables(message.meta)
-        body = message.meta.body
+    def _scan(self, message: Message) -> Answering:
+        number, body = self._one(message.meta), message.meta.body
         keys, values, go_on = self.engine.scan(number, int(body["start"]), int(body["count"]))
         arrays: list[NDArray[Any]] = [keys, values]
         return Message(answer_to(message.meta, body={"next": go_on}), arrays)
+        yield
+
+    def _set_lr(self, message: Message) -> Answering:
+        self.engine.set_lr(self._one(message.meta), float(message.meta.body["lr"]))
+        return Message(answer_to(message.meta))
+        yield
+
+    def _stats(self, message: Message) -> Answering:
+        return Message(answer_to(message.meta, body=self.engine.stats(self._one(message.meta))))
+        yield
 
 
-def _worker_rank(meta: Meta) -> int:
-    role, rank = role_and_rank(meta.sender)
-    if role is not Role.WORKER:
-        raise KVError(f"only workers push and pull tables, not a {role}")
-    return rank
+def _clocks(tables: Sequence[tuple[int, Table, int]]) -> tuple[tuple[int, int, tuple[()]], ...]:
+    """The tables' clocks, for an answer."""
+    return tuple((table.id, table.mode.clock, ()) for _, table, _ in tables)
+
+
+def _writes(message: Message, tables: Sequence[tuple[int, Table, int]]) -> list[Write]:
+    """Table, keys and values of each table of a push or assignment."""
+    arrays = iter(message.arrays)
+    writes: list[Write] = [
+        (number, None if table.is_dense else _next(arrays), _next(arrays))
+        for number, table, _ in tables
+    ]
+    _end(arrays)
+    return writes
+
+
+def _next(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
+    for array in arrays:
+        return array
+    raise KVError("a request has fewer arrays than its tables need")
+
+
+def _end(arrays: Iterator[NDArray[Any]]) -> None:
+    for _ in arrays:
+        raise KVError("a request has more arrays than its tables need")
 
 
 def _counted(meta: Meta, count: int) -> Message:

@@ -7,15 +7,19 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kv.cutting import cut_blocks
+from kv.dense import shares_of
 from kv.errors import KVError
-from kv.keylist import KeyList, as_values, prepare
-from kv.protocols import DenseTable, Read, Request, SparseTable, Write
-from kv.spec import TableSpec, dense_keys
+from kv.kernels.jit import frozen
+from kv.keylist import KeyList, as_values, checked_out
+from kv.protocols import Read, Request
+from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
 from postoffice.node import Role
 from van.message import Message
@@ -40,6 +44,13 @@ class Table:
     def name(self) -> str:
         return self.spec.name
 
+    def stats(self) -> list[dict[str, Any]]:
+        """What each server says of its share of the table, by rank; see `Engine.stats`."""
+        found: list[dict[str, Any]] = self.worker.ask_all(
+            Command.STATS, [self], finish=lambda answers: [answer.meta.body for answer in answers]
+        )
+        return found
+
     def _count(self, answers: Sequence[Message]) -> int:
         return sum(int(answer.meta.body["count"]) for answer in answers)
 
@@ -51,30 +62,52 @@ class RemoteSparseTable(Table):
     def dim(self) -> int:
         return self.spec.dim
 
-    def pull(self, keys: ArrayLike, *, create: bool = True) -> Values:
+    def pull(
+        self,
+        keys: ArrayLike,
+        *,
+        create: bool = True,
+        out: Values | None = None,
+        priority: int = 0,
+    ) -> Values:
         """Values of `keys`, float32 (len(keys), dim), in the order of `keys`; a copy.
 
+        Args:
+            out: writable C-contiguous float32 (len(keys), dim), filled and returned; after an
+                error its content is undefined.
         Raises:
             KeyListError: no list of integers from 0 to 2^64 - 1.
+            ValueShapeError: `out` is not as above.
             MissingKeyError: a key has no row and the table says missing=error.
         """
-        return self.worker.pull_many([(self, keys)], create=create)[0]
+        return self.worker.pull_wanted([wanted_of((self, keys), out)], create, priority)[0]
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> Request:
-        """Give gradients, float32 (len(keys), dim); those of equal keys are added."""
-        return self.worker.push_many([(self, keys, grads)])
+    def prefetch(self, keys: ArrayLike, *, create: bool = True, priority: int = 0) -> None:
+        """Start a pull for the next `pull` of these keys; see `RemoteWorker.prefetch_many`."""
+        self.worker.prefetch_many([(self, keys)], create=create, priority=priority)
+
+    def push(
+        self, keys: ArrayLike, grads: ArrayLike, *, weight: float = 1.0, priority: int = 0
+    ) -> Request:
+        """Give gradients, float32 (len(keys), dim); those of equal keys are added.
+
+        Raises:
+            KeyListError, ValueShapeError, NonFiniteError: keys or gradients are not as above.
+            SettingError: `weight` is no finite number of 0 or more.
+        """
+        return self.worker.push_many([(self, keys, grads)], weight=weight, priority=priority)
 
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
-        keylist = prepare(keys, self.name)
-        shape = (keylist.size, self.dim)
-        last = keylist.last_of_each(as_values(values, shape, self.name, "values"))
-        self.worker.ask_owners(Command.ASSIGN, self, keylist.unique, last)
+        wanted = wanted_of((self, keys))
+        assert wanted.keylist is not None
+        shape = (wanted.keylist.size, self.dim)
+        last = wanted.keylist.last_of_each(as_values(values, shape, self.name, "values"))
+        self.worker.ask_owners(Command.ASSIGN, wanted, last)
 
     def delete(self, keys: ArrayLike) -> int:
         """Forget rows; returns how many there were."""
-        unique = prepare(keys, self.name).unique
-        return self._count(self.worker.ask_owners(Command.DELETE, self, unique))
+        return self._count(self.worker.ask_owners(Command.DELETE, wanted_of((self, keys))))
 
     def items(self) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, values); keys rise within a batch."""
@@ -107,61 +140,101 @@ class RemoteDenseTable(Table):
 
     def __init__(self, worker: RemoteWorker, spec: TableSpec) -> None:
         super().__init__(worker, spec)
-        self.layout = dense_keys(spec)
+        self.shares = shares_of(spec, worker.slots)
+        self.cut = cut_blocks(self.shares, spec.dim)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.spec.shape
 
-    def pull(self) -> Values:
-        """The array, a copy."""
-        return self.worker.pull_many([self])[0]
+    def pull(self, *, out: Values | None = None, priority: int = 0) -> Values:
+        """The array, a copy; in `out`, writable C-contiguous float32 of its shape, if given."""
+        return self.worker.pull_wanted([wanted_of(self, out)], True, priority)[0]
 
-    def push(self, grad: ArrayLike) -> Request:
-        """Give the gradient of the whole array."""
-        return self.worker.push_many([(self, grad)])
+    def prefetch(self, *, priority: int = 0) -> None:
+        """Start a pull for the next `pull`; see `RemoteWorker.prefetch_many`."""
+        self.worker.prefetch_many([self], priority=priority)
+
+    def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
+        """Give the gradient of the whole array; errors as for a sparse table."""
+        return self.worker.push_many([(self, grad)], weight=weight, priority=priority)
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset."""
-        blocks = self.layout.pack(as_values(value, self.shape, self.name, "the value"))
-        self.worker.ask_owners(Command.ASSIGN, self, self.layout.keys, blocks)
+        values = as_values(value, self.shape, self.name, "the value")
+        self.worker.ask_owners(Command.ASSIGN, Wanted(self, None), values)
 
     def __repr__(self) -> str:
         return f"<RemoteDenseTable {self.name} shape={self.shape}>"
 
 
-def own_table(table: SparseTable | DenseTable) -> Table:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A table and what of it a request is about.
+
+    Args:
+        keylist: of a sparse table; None of a dense one.
+        out: the caller's array for the answer, if it gave one.
+    """
+
+    table: Table
+    keylist: KeyList | None
+    out: Values | None = None
+
+    def unique(self) -> Wanted:
+        """The same without order and repeats, and with keys of its own."""
+        if self.keylist is None:
+            return Wanted(self.table, None)
+        unique = self.keylist.unique
+        copy = unique.copy() if self.keylist.inverse is None else unique
+        return Wanted(self.table, KeyList(frozen(copy), None))
+
+    def filled(self, values: Values) -> Values:
+        """Values of the merged keys, in memory that is not needed any more, as the caller's."""
+        if self.keylist is not None:
+            values = self.keylist.expand(values)
+        if self.out is None:
+            return values
+        np.copyto(self.out, values)
+        return self.out
+
+    def values_of(self, given: ArrayLike) -> Values:
+        """Gradients as the caller gave them, summed to those of the merged keys."""
+        table = self.table
+        if isinstance(table, RemoteDenseTable):
+            return as_values(given, table.shape, table.name)
+        assert self.keylist is not None
+        values = as_values(given, (self.keylist.size, table.spec.dim), table.name)
+        return self.keylist.merge_grads(values, table.worker.buffers.empty)
+
+
+def own_table(table: object) -> Table:
     """`table` if it is one of a cluster's; raises KVError on any other."""
     if not isinstance(table, Table):
         raise KVError(f"{table!r} is not a table of this cluster")
     return table
 
 
-def keys_of(read: Read) -> KeyList:
-    """The keys that a read asks for, merged."""
+def wanted_of(read: Read, out: object = None) -> Wanted:
+    """What a read or a write asks for: (sparse table, keys), or a dense table.
+
+    Raises:
+        KVError: it is neither, or a table of elsewhere.
+        KeyListError: no list of keys.
+        ValueShapeError: `out` has another shape or type than the answer.
+    """
     if isinstance(read, tuple):
-        table, keys = read
-        return prepare(keys, table.name)
-    if not isinstance(read, RemoteDenseTable):
-        raise KVError(f"{read!r} is read with keys: (table, keys)")
-    return KeyList(read.layout.keys, None)
+        table = own_table(read[0])
+        if not isinstance(table, RemoteSparseTable) or len(read) != 2:
+            raise KVError(f"{table!r} is read and written without keys: {read!r}")
+        keylist = table.worker.merged.prepare(read[1], table.name)
+        shape: tuple[int, ...] = (keylist.size, table.dim)
+        return Wanted(table, keylist, _checked_or_none(out, shape, table))
+    table = own_table(read)
+    if not isinstance(table, RemoteDenseTable):
+        raise KVError(f"{table!r} is read and written with keys: (table, keys)")
+    return Wanted(table, None, _checked_or_none(out, table.shape, table))
 
 
-def answer_of(table: Table, keylist: KeyList, values: Values) -> Values:
-    """What the caller of a read gets for the values of its merged keys."""
-    if isinstance(table, RemoteDenseTable):
-        return table.layout.unpack(values)
-    return keylist.expand(values)
-
-
-def merged_write(write: Write) -> tuple[Keys, Values]:
-    """Strictly increasing keys and their summed gradients."""
-    table = write[0]
-    if isinstance(table, RemoteDenseTable):
-        grad = as_values(write[1], table.shape, table.name)
-        return table.layout.keys, table.layout.pack(grad)
-    if not isinstance(table, RemoteSparseTable) or len(write) != 3:
-        raise KVError(f"a write is (table, keys, gradients) or (dense table, gradient): {write!r}")
-    keylist = prepare(write[1], table.name)
-    grads = as_values(write[2], (keylist.size, table.dim), table.name)
-    return keylist.unique, keylist.merge_grads(grads)
+def _checked_or_none(out: object, shape: tuple[int, ...], table: Table) -> Values | None:
+    return None if out is None else checked_out(out, shape, table.name)

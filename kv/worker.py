@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kv.errors import KeyValueShapeError
+from kv.kernels.jit import frozen
+from kv.kernels.merge import first_unsorted
 from kv.pairs import KVPairs, require_increasing
 from kv.placement import SlotMap
 from kv.remote import remote_error
@@ -35,7 +37,12 @@ Each key must be in exactly one part, with its keys increasing there.
 
 
 def slot_slicer(pairs: KVPairs, num_servers: int) -> list[KVPairs | None]:
-    """Cut by slot, evenly: the same owner as a table's row has."""
+    """Cut by slot, evenly: the same owner as a table's row has.
+
+    What goes to a single server is not copied.
+    """
+    if num_servers == 1:
+        return [pairs if pairs.keys.size else None]
     order, counts = split(SlotMap.even(num_servers), pairs.keys, num_servers)
     groups = np.split(order, np.cumsum(counts)[:-1])
     return [pairs.take(group) if group.size else None for group in groups]
@@ -76,7 +83,7 @@ class KVWorker:
             lens: int32, shape (n,), values of each key; None: all the same number.
             cmd: an int32 for the server's handler.
             callback: called when all servers have answered and none with an error; must be quick.
-            priority: int32, higher first; it travels with the request, servers do not use it yet.
+            priority: int32, higher first where several requests wait to be sent.
         Returns:
             The request's timestamp, for `wait`.
         Raises:
@@ -99,8 +106,8 @@ class KVWorker:
 
         Args:
             keys: uint64, shape (n,), strictly increasing.
-            vals: an array that takes the values too, of their number and type; when `callback`
-                runs it is filled.
+            vals: an array that takes the values, of their number and type; when `callback` runs
+                it is filled. Without one the values are new memory.
             lens: int32, shape (n,), likewise filled.
             cmd, callback, priority: as for `push`.
         Raises:
@@ -133,7 +140,8 @@ class KVWorker:
         out_lens: NDArray[np.int32] | None,
     ) -> int:
         pairs.check()
-        require_increasing(pairs.keys)
+        if first_unsorted(frozen(pairs.keys)) < pairs.keys.size:
+            require_increasing(pairs.keys)  # says where
         servers = self.office.members(Role.SERVER)
         parts = self._slicer(pairs, len(servers))
         if len(parts) != len(servers):
@@ -148,9 +156,11 @@ class KVWorker:
             if not flags & Flag.PULL:
                 return None
             merged = _merge(pairs.keys, answers)
-            _fill(out, merged.vals, "vals")
-            _fill(out_lens, merged.lens, "lens")
-            return merged
+            return KVPairs(
+                merged.keys,
+                _filled(out, merged.vals, "vals"),
+                None if merged.lens is None else _filled(out_lens, merged.lens, "lens"),
+            )
 
         is_pull = bool(flags & Flag.PULL)
         timestamp = self._customer.new_request(
@@ -204,10 +214,12 @@ def _lens_of(lens: ArrayLike | None) -> NDArray[np.int32] | None:
 
 
 def _merge(keys: NDArray[np.uint64], answers: list[Message]) -> KVPairs:
-    """The servers' answers as one list in the order of `keys`."""
+    """The servers' answers as one list in the order of `keys`; of one answer views."""
     parts = [KVPairs(*answer.arrays[:3]) for answer in answers]
     for part in parts:
         part.check()
+    if len(parts) == 1 and np.array_equal(parts[0].keys, keys):
+        return parts[0]
     _require_all(keys, [part.keys for part in parts], "the servers answered with")
     parts = [part for part in parts if part.keys.size]
     if len({part.vals.dtype for part in parts}) > 1:
@@ -222,8 +234,6 @@ def _merge(keys: NDArray[np.uint64], answers: list[Message]) -> KVPairs:
         np.concatenate([_lens(part) for part in parts]) if has_lens else None,
     )
     joined.check()
-    if len(parts) == 1 and np.array_equal(joined.keys, keys):
-        return joined
     return joined.take(np.argsort(joined.keys, kind="stable"))
 
 
@@ -242,11 +252,13 @@ def _lens(part: KVPairs) -> NDArray[np.int32]:
     return np.full(part.keys.size, part.vals.size // part.keys.size, np.int32)
 
 
-def _fill(target: NDArray[Any] | None, values: NDArray[Any] | None, name: str) -> None:
-    if target is None or values is None:
-        return
+def _filled(target: NDArray[Any] | None, values: NDArray[Any], name: str) -> NDArray[Any]:
+    """The values in the caller's array, if there is one, else in memory of their own."""
+    if target is None:
+        return values if values.flags.writeable else values.copy()
     if target.shape != values.shape:
         raise KeyValueShapeError(
             f"{name} has room for {target.shape}, but {values.shape} were pulled"
         )
     target[...] = values
+    return target

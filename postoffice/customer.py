@@ -1,5 +1,8 @@
 """Requests of one customer: numbered, answered by several nodes, waited for.
 
+A request is one message to each of some nodes, or several that are cut finer than by node: those
+carry consecutive timestamps, the first of which is the request's name.
+
 Source: ps-lite, include/ps/internal/customer.h. Here a request ends with the error that a
 handler raised on the other side, and a finished one is forgotten.
 """
@@ -9,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postoffice.errors import PostofficeError, RequestTimeoutError
@@ -26,20 +28,53 @@ Finish = Callable[[list[Message]], Any]
 """Makes a request's result of its answers."""
 
 
-@dataclass(slots=True)
+Take = Callable[[Message], bool]
+"""Takes an answer as it comes, errors too; False: it has asked again, the answer does not count."""
+
+
 class _Request:
-    waiting_for: set[int]
-    expected: int
-    finish: Finish | None
-    callback: Callable[[], None] | None
-    answers: list[Message] = field(default_factory=list)
-    error: BaseException | None = None
-    result: Any = None
-    is_done: bool = False
+    """What is known of a request that is not forgotten.
+
+    `waiting_for` holds (timestamp, node) of each answer that is still to come.
+    """
+
+    __slots__ = (
+        "answers",
+        "callback",
+        "error",
+        "expected",
+        "finish",
+        "first",
+        "is_done",
+        "is_quiet",
+        "parts",
+        "result",
+        "take",
+        "waiting_for",
+    )
+
+    def __init__(
+        self,
+        finish: Finish | None,
+        callback: Callable[[], None] | None,
+        take: Take | None,
+        is_quiet: bool,
+    ) -> None:
+        self.waiting_for: set[tuple[int, int]] = set()
+        self.first, self.parts, self.expected = 0, 1, 0
+        self.finish, self.callback, self.take, self.is_quiet = finish, callback, take, is_quiet
+        self.answers: list[Message] = []
+        self.error: BaseException | None = None
+        self.result: Any = None
+        self.is_done = False
+
+    def silent_nodes(self) -> list[int]:
+        """The nodes that have not answered, or not all of it."""
+        return sorted({node for _, node in self.waiting_for})
 
     def describe(self) -> str:
         """What it waits for."""
-        return "an answer from " + ", ".join(node_name(node) for node in sorted(self.waiting_for))
+        return "an answer from " + ", ".join(map(node_name, self.silent_nodes()))
 
 
 class Customer:
@@ -67,7 +102,8 @@ class Customer:
         self._make_error = make_error or _remote_error
         self._lock = threading.Lock()
         self._next = 0
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, _Request] = {}  # by their first timestamps, until forgotten
+        self._open: dict[int, _Request] = {}  # by each timestamp, until done; oldest first
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
         postoffice.add_customer(self)
 
@@ -76,22 +112,43 @@ class Customer:
         recipients: Sequence[int],
         finish: Finish | None = None,
         callback: Callable[[], None] | None = None,
+        *,
+        take: Take | None = None,
+        cuts: Sequence[int] | None = None,
+        is_quiet: bool = False,
     ) -> int:
         """Number a request to `recipients`; it is done when each of them has answered.
 
         Args:
+            recipients: node ids; with `cuts` those of each message, a node once or several times.
             finish: called with all answers, in the order of node ids; what it returns is the
                 request's result.
             callback: called when the request is done without error.
+            take: called with each answer as it comes; `finish` then gets none.
+            cuts: for each message how far its timestamp lies behind the first; None: all have one.
+            is_quiet: neither `wait_all` nor `raise_failed` cares for it.
+        Returns:
+            The (first) timestamp.
         """
-        request = _Request(set(recipients), len(recipients), finish, callback)
+        request = _Request(finish, callback, take, is_quiet)
         with self._lock:
-            timestamp = self._next
-            self._next += 1
-            self._requests[timestamp] = request
-        if not recipients:
-            self._complete(timestamp, request)
-        return timestamp
+            request.first = first = self._next
+            if cuts is None:
+                request.waiting_for = {(first, node) for node in recipients}
+                request.expected = len(recipients)
+            else:
+                request.waiting_for = {
+                    (first + cut, node) for cut, node in zip(cuts, recipients, strict=True)
+                }
+                request.expected = len(set(recipients))
+                request.parts = 1 + max(cuts, default=0)
+            self._next = first + request.parts
+            self._requests[first] = request
+            for timestamp in range(first, self._next):
+                self._open[timestamp] = request
+        if not request.waiting_for:
+            self._complete(request)
+        return first
 
     @contextlib.contextmanager
     def sending(self, timestamp: int) -> Iterator[None]:
@@ -99,23 +156,34 @@ class Customer:
         try:
             yield
         except BaseException:
-            with self._lock:
-                self._requests.pop(timestamp, None)
+            self.forget(timestamp)
             raise
+
+    def forget(self, timestamp: int) -> None:
+        """Drop a request: its answers change nothing, and nobody can wait for it."""
+        with self._lock:
+            request = self._requests.pop(timestamp, None)
+            if request is not None:
+                self._close(request)
+
+    def _close(self, request: _Request) -> None:
+        for timestamp in range(request.first, request.first + request.parts):
+            self._open.pop(timestamp, None)
 
     @property
     def oldest(self) -> int:
         """The oldest unanswered timestamp: receivers may forget what is below it."""
         with self._lock:
-            open_ones = [ts for ts, request in self._requests.items() if not request.is_done]
-            return min(open_ones, default=self._next)
+            for timestamp in self._open:
+                return timestamp
+            return self._next
 
     def num_response(self, timestamp: int) -> int:
         """How many nodes have answered; remembered for the last requests that are done."""
         request = self._requests.get(timestamp)
         if request is None:
             return self._answered.get(timestamp, 0)
-        return request.expected - len(request.waiting_for)
+        return request.expected - len(request.silent_nodes())
 
     def is_done(self, timestamp: int) -> bool:
         """Whether `wait` would return, or raise, at once."""
@@ -124,19 +192,27 @@ class Customer:
 
     def take_answer(self, message: Message) -> None:
         """Note an answer; repeats and answers to forgotten requests change nothing."""
-        timestamp, sender = message.meta.timestamp, message.meta.sender
-        request = self._requests.get(timestamp)
-        if request is None or sender not in request.waiting_for:
+        meta = message.meta
+        request = self._open.get(meta.timestamp)
+        place = (meta.timestamp, meta.sender)
+        if request is None or place not in request.waiting_for:
             return
-        request.waiting_for.discard(sender)
-        request.answers.append(message)
-        if message.meta.error is not None and request.error is None:
-            kind, text, node = message.meta.error
-            request.error = self._make_error(node_name(node or sender), kind, text)
+        if request.take is None:
+            request.answers.append(message)
+        elif request.error is None:
+            try:
+                if not request.take(message):
+                    return
+            except BaseException as error:  # raised where the request is waited for
+                request.error = error
+        if meta.error is not None and request.error is None:
+            kind, text, node = meta.error
+            request.error = self._make_error(node_name(node or meta.sender), kind, text)
+        request.waiting_for.discard(place)
         if not request.waiting_for:
-            self._complete(timestamp, request)
+            self._complete(request)
 
-    def _complete(self, timestamp: int, request: _Request) -> None:
+    def _complete(self, request: _Request) -> None:
         if request.error is None:
             try:
                 if request.finish is not None:
@@ -147,16 +223,18 @@ class Customer:
             except BaseException as error:  # raised where the request is waited for
                 request.error = error
         request.answers.clear()
-        request.is_done = True
-        if request.error is None and request.finish is None:
-            self._forget(timestamp, request)
-
-    def _forget(self, timestamp: int, request: _Request) -> None:
         with self._lock:
-            self._requests.pop(timestamp, None)
-            self._answered[timestamp] = request.expected
-            if len(self._answered) > _REMEMBERED:
-                del self._answered[next(iter(self._answered))]
+            self._close(request)
+            request.is_done = True
+            if request.error is None and request.finish is None and not request.is_quiet:
+                self._note_end(request)
+
+    def _note_end(self, request: _Request) -> None:
+        """Forget a request that is done, but for how many answered. The lock is held."""
+        self._requests.pop(request.first, None)
+        self._answered[request.first] = request.expected
+        if len(self._answered) > _REMEMBERED:
+            del self._answered[next(iter(self._answered))]
 
     def wait(self, timestamp: int, timeout: float | None = None) -> Any:
         """The result of a request when it is done; a request waited for is then forgotten.
@@ -175,13 +253,16 @@ class Customer:
             if type(timestamp) is not int or not 0 <= timestamp < self._next:
                 raise PostofficeError(f"{self.postoffice.name} made no request {timestamp!r}")
             return None
-        if not self.postoffice.wait(lambda: request.is_done, timeout, request.describe):
-            names = ", ".join(node_name(node) for node in sorted(request.waiting_for))
+        if not request.is_done and not self.postoffice.wait(
+            lambda: request.is_done, timeout, request.describe
+        ):
+            names = ", ".join(map(node_name, request.silent_nodes()))
             raise RequestTimeoutError(
                 f"request {timestamp} of app {self.app} has no answer from {names} "
                 f"after {timeout} s"
             )
-        self._forget(timestamp, request)
+        with self._lock:
+            self._note_end(request)
         if request.error is not None:
             raise request.error
         return request.result
@@ -189,7 +270,9 @@ class Customer:
     def wait_all(self, timeout: float | None = None) -> None:
         """Wait for every request that is open; the first error is raised, after all are done."""
         error: BaseException | None = None
-        for timestamp in sorted(self._requests):
+        for timestamp, request in sorted(self._requests.items()):
+            if request.is_quiet:
+                continue
             try:
                 self.wait(timestamp, timeout)
             except PsliteError as problem:
@@ -200,7 +283,7 @@ class Customer:
     def raise_failed(self) -> None:
         """Raise the error of a request that failed and was not waited for, if there is one."""
         for timestamp, request in list(self._requests.items()):
-            if request.is_done and request.error is not None:
+            if request.is_done and request.error is not None and not request.is_quiet:
                 self._requests.pop(timestamp, None)
                 raise request.error
 

@@ -86,6 +86,7 @@ class Postoffice:
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.counts: Counter[str] = Counter()
         self.queries = Queries()
+        self.before_goodbye: list[Callable[[], None]] = []  # called once, as this node ends
         self._bind, self._wanted_rank = bind, rank
         self._customers: dict[tuple[int, int], Customer] = {}
         self._servers_of_app: dict[int, Customer] = {}
@@ -177,6 +178,8 @@ class Postoffice:
             failure: why this node ends early; the scheduler then ends the job.
             timeout: seconds to wait until the scheduler has taken note.
         """
+        while self.before_goodbye:
+            self.before_goodbye.pop()()
         if self.nodes and not self._goodbye_done:
             message = self._control(Control.GOODBYE, {"failure": failure})
             self.van.send(message)
@@ -256,8 +259,13 @@ class Postoffice:
     def send(self, message: Message) -> None:
         """Fill in who speaks to whom, and queue.
 
+        Where too much waits for the recipient already, a worker waits until there is room. A
+        server does not, since all others depend on it: its answer becomes an error.
+
         Raises:
-            UnreachablePeerError: the recipient is not in the node table.
+            UnreachablePeerError: the recipient is not in the node table, or a request of a node
+                that does not wait finds no room.
+            ClusterStoppedError: the cluster ended while this waited for room.
         """
         meta = message.meta
         peer = self.nodes.get(meta.recipient)
@@ -266,9 +274,42 @@ class Postoffice:
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
         if peer.id not in self._connected:  # most pairs of nodes never speak
-            self.van.connect(peer.id, peer.address)
-            self._connected.add(peer.id)
+            self.reach(peer.id)
+        if not self.van.has_room(peer.id):
+            message = self._with_room(peer, message)
         self.van.send(message)
+
+    def _with_room(self, peer: Node, message: Message) -> Message:
+        """`message`, when there is room for it, or what to send in its place."""
+        name = node_name(peer.id)
+        if self.role is Role.WORKER and not self.van.is_driving:
+
+            def has_room() -> bool:
+                return self.van.has_room(peer.id)
+
+            if self.wait(has_room, what=lambda: f"{name} to take what was sent before"):
+                return message
+        is_answer = bool(message.meta.flags & Flag.ANSWER)
+        if is_answer and not message.arrays:
+            return message  # it is small, and somebody waits for it
+        text = f"too much waits for it already ([van] backlog, backlog_bytes); does {name} read?"
+        if not is_answer:
+            raise UnreachablePeerError(peer.id, text)
+        self.counts["answers without room"] += 1
+        meta = message.meta
+        meta.kind, meta.error = Kind.ERROR, (UnreachablePeerError.__name__, text, self.node_id)
+        return Message(meta)
+
+    def reach(self, node: int) -> None:
+        """Connect to a node of the table, if that has not been done.
+
+        `send` does so by itself. Where one thread drives the van all the time, only that one can;
+        it calls this before others send.
+        """
+        peer = self.nodes.get(node)
+        if peer is not None and node not in self._connected:
+            self.van.connect(node, peer.address)
+            self._connected.add(node)
 
     def _control(self, control: Control, body: object) -> Message:
         meta = Meta(

@@ -44,6 +44,7 @@ _HOMES = {
         "LinearDecay",
         "InverseSqrt",
     ),
+    "kv.policies": ("AfterSightings", "WithProbability", "ByAge", "ByScore"),
     "kv.initializers": ("Zeros", "Constant", "Uniform", "Normal", "Xavier", "He"),
     "van.errors": (
         "PsliteError",
@@ -91,8 +92,11 @@ __all__ = [
     "Adam",
     "AdamW",
     "AddressError",
+    "AfterSightings",
     "ArenaFullError",
     "BarrierError",
+    "ByAge",
+    "ByScore",
     "ClusterStartError",
     "ClusterStoppedError",
     "CodecError",
@@ -140,6 +144,7 @@ __all__ = [
     "ValueShapeError",
     "VanError",
     "Warmup",
+    "WithProbability",
     "Worker",
     "WouldWaitError",
     "Xavier",
@@ -214,6 +219,7 @@ if TYPE_CHECKING:
         RowwiseAdagrad,
     )
     from kv.pairs import KVMeta, KVPairs
+    from kv.policies import AfterSightings, ByAge, ByScore, WithProbability
     from kv.protocols import DenseTable, SparseTable, Worker
     from kv.schedules import (
         ConstantRate,

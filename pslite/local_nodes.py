@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from kv.executor import threads_of
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
 from postoffice.errors import ClusterStoppedError
@@ -95,11 +96,12 @@ class LocalNodes:
         office = self._office(Role.SERVER, f"server{rank}", rank)
         failure: str | None = None
         try:
-            TableServer(office, self._mode, self._seed)
+            tables = TableServer(office, self._mode, self._seed, threads=threads_of(0))
             if self._server_app is not None:
                 self._server_app(office)
-            office.start()
-            office.serve()
+            with tables:
+                office.start()
+                office.serve()
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
@@ -21,6 +22,7 @@ from van.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+SWITCH = 5e-4  # seconds a server's thread may keep the interpreter from the others
 LISTENING = "pslite: scheduler listening on "
 
 
@@ -111,17 +113,27 @@ def start_app(reference: str, office: Postoffice) -> None:
 
 
 def _run_server(settings: NodeSettings) -> None:
+    from kv.executor import threads_of
     from kv.table_server import TableServer  # numba: the scheduler does without
 
     job = settings.job
+    sys.setswitchinterval(SWITCH)
     office = make_office(settings)
     failure: str | None = None
     try:
-        TableServer(office, job.param_sync.mode, job.run.seed)
+        tables = TableServer(
+            office,
+            job.param_sync.mode,
+            job.run.seed,
+            job.server.key_cache,
+            threads_of(job.server.threads),
+            job.server.spill_dir,
+        )
         if job.server.app:
             start_app(job.server.app, office)
-        office.start()
-        office.serve()
+        with tables:
+            office.start()
+            office.serve()
     except ClusterStoppedError as error:
         log.info("%s ends: %s", office.name, error)
         raise SystemExit(CONSEQUENCE) from None  # who failed has said so

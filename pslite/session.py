@@ -65,7 +65,14 @@ def connect(
 
     set_up_logging(settings)
     office = make_office(settings)
-    worker = RemoteWorker(office, settings.job.param_sync.mode, settings.job.run.seed)
+    job = settings.job
+    worker = RemoteWorker(
+        office,
+        job.param_sync.mode,
+        job.run.seed,
+        key_cache=job.server.key_cache,
+        key_deltas=job.param_sync.key_deltas,
+    )
     try:
         office.start()
     except BaseException:

@@ -3,8 +3,16 @@
 message         header and arrays
 codec           messages to frames and back, trusting nothing
 van             what a van is
-courier         the van over ZeroMQ: one thread at a time owns the sockets
-zmq_sockets     the sockets themselves
+courier         the van over real sockets: one thread at a time owns them
+endpoints       all ways from and to one node, and which peer is reached by which
+poller          waiting for file descriptors
+outgoing        what waits for one peer, by priority
+drops           what arrived and was not for us
+zmq_sockets     ZeroMQ's sockets
+chunks          large messages in pieces, for ZeroMQ
+local_lane      nodes of one host: Unix sockets and shared memory
+    lane_connection, lane_sender, lane_receiver, lane_packets
+    shared_memory, slabs
 loopback        a seeded network in one process, for tests
 config, errors
 """

@@ -8,6 +8,7 @@ Source: the layout of the header is this project's own (`docs/requests.md`).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,33 +29,20 @@ DTYPES = tuple(
 )
 """The types an array may have on the wire; a header names them by position."""
 
+_ITEM_SIZES = tuple(dtype.itemsize for dtype in DTYPES)
 _NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
-_UINT64 = (1 << 64) - 1
 _INT32 = (1 << 31) - 1
 _HEADER_LENGTH = 27
 _MAX_DIMENSIONS = 8
 _RAW = None  # codec of a frame that is plain memory
 
-# position of each integer field, its lowest and its highest value
-_INTEGERS = (
-    (1, 0, _UINT64),  # sender
-    (3, 0, _UINT64),  # recipient
-    (4, 0, _UINT64),  # incarnation
-    (5, 0, _UINT64),  # recipient incarnation
-    (6, 0, int(max(Control))),
-    (7, 0, int(~Flag.NONE)),
-    (8, 0, int(max(Kind))),
-    (9, 0, _UINT64),  # app
-    (10, 0, _UINT64),  # customer
-    (11, 0, _UINT64),  # timestamp
-    (12, 0, _UINT64),  # oldest
-    (13, 0, _UINT64),  # piece
-    (14, 0, _UINT64),  # epoch
-    (15, 0, _UINT64),  # map version
-    (16, -_INT32, _INT32),  # cmd
-    (17, -_INT32, _INT32),  # priority
-    (22, 0, _UINT64),  # key list
-)
+_JOINED_MARK = 0xC1  # msgpack never uses it
+_JOINED = struct.Struct("<B3xI")
+_PADDING = tuple(bytes(count) for count in range(8))
+_LONGEST_ADDRESS = 1024
+_PLAIN_TYPES = (int, str, *[int] * 15)  # of fields 1 to 17
+_CONTROLS, _KINDS = tuple(Control), tuple(Kind)  # each numbered from 0 without a gap
+_FLAGS = tuple(Flag(bits) for bits in range(int(~Flag.NONE) + 1))
 
 Descriptor = tuple[np.dtype[Any], tuple[int, ...], int]
 """Type, shape and bytes of an array that follows a header."""
@@ -66,8 +54,22 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
     Raises:
         CodecError: an array has a type that cannot travel, or is over `[van] max_frame`.
     """
-    arrays = [_wire_array(array, config) for array in message.arrays]
     meta = message.meta
+    arrays: list[NDArray[Any]] = []
+    described = []
+    for array in message.arrays:
+        number = _NUMBER.get(array.dtype)
+        if number is None or not array.flags.c_contiguous:
+            array = _wire_array(array)
+            number = _NUMBER[array.dtype]
+        if array.nbytes > config.max_frame:
+            raise CodecError(
+                f"an array of {array.nbytes} bytes is over [van] max_frame = {config.max_frame}"
+            )
+        if array.ndim > _MAX_DIMENSIONS:
+            raise CodecError(f"an array of {array.ndim} dimensions is over {_MAX_DIMENSIONS}")
+        arrays.append(array)
+        described.append((number, array.shape, _RAW))
     for name, value in (("cmd", meta.cmd), ("priority", meta.priority)):
         if not -_INT32 <= value <= _INT32:
             raise CodecError(f"{name} must fit 32 bits, {value} does not")
@@ -79,9 +81,9 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
             meta.recipient,
             meta.incarnation,
             meta.recipient_incarnation,
-            int(meta.control),
-            int(meta.flags),
-            int(meta.kind),
+            meta.control,
+            meta.flags,
+            meta.kind,
             meta.app,
             meta.customer,
             meta.timestamp,
@@ -97,7 +99,7 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
             meta.refused,
             meta.key_list,
             meta.chunk,
-            [(_NUMBER[array.dtype], array.shape, _RAW) for array in arrays],
+            described,
             meta.body,
             meta.error,
         )
@@ -119,16 +121,10 @@ def _packed(fields: tuple[Any, ...]) -> bytes:
     return packed
 
 
-def _wire_array(array: NDArray[Any], config: VanConfig) -> NDArray[Any]:
+def _wire_array(array: NDArray[Any]) -> NDArray[Any]:
     little = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
     if little not in _NUMBER:
         raise CodecError(f"arrays of {array.dtype} do not travel; use one of {DTYPES}")
-    if array.nbytes > config.max_frame:
-        raise CodecError(
-            f"an array of {array.nbytes} bytes is over [van] max_frame = {config.max_frame}"
-        )
-    if array.ndim > _MAX_DIMENSIONS:
-        raise CodecError(f"an array of {array.ndim} dimensions is over {_MAX_DIMENSIONS}")
     return np.ascontiguousarray(array, dtype=little).reshape(array.shape)
 
 
@@ -151,11 +147,27 @@ def decode_header(header: Buffer, config: VanConfig) -> tuple[Meta, list[Descrip
         raise _other_version(fields)
     if len(fields) != _HEADER_LENGTH:
         raise CodecError(f"header has {len(fields)} fields instead of {_HEADER_LENGTH}")
-    for position, low, high in _INTEGERS:
-        value = fields[position]
-        if type(value) is not int or not low <= value <= high:
-            raise CodecError(f"header field {position} is out of range")
-    return _meta(fields), _descriptors(fields[24], config)
+    # One comparison of all types and the least of all unsigned: a loop would take five times as
+    # long. msgpack's integers have at most 64 bits, so that the upper ends hold by themselves.
+    control, flags, kind = fields[6:9]
+    if (
+        tuple(map(type, fields[1:18])) != _PLAIN_TYPES
+        or fields[1] < 0
+        or min(fields[3:16]) < 0
+        or not -_INT32 <= fields[16] <= _INT32
+        or not -_INT32 <= fields[17] <= _INT32
+        or control >= len(_CONTROLS)
+        or flags >= len(_FLAGS)
+        or kind >= len(_KINDS)
+        or len(fields[2]) > _LONGEST_ADDRESS
+    ):
+        raise CodecError("header fields 1 to 17 are not of their types or out of range")
+    wrong = _wrong_field(fields)
+    if wrong:
+        raise CodecError(f"header field {wrong} has the wrong shape or is out of range")
+    kinds = _CONTROLS[control], _FLAGS[flags], _KINDS[kind]
+    meta = Meta(*(fields[1:6] + kinds + fields[9:24] + fields[25:27]))
+    return meta, _descriptors(fields[24], config) if fields[24] != () else []
 
 
 def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
@@ -166,32 +178,38 @@ def _other_version(fields: tuple[Any, ...]) -> ProtocolVersionError:
     return error
 
 
-def _meta(fields: tuple[Any, ...]) -> Meta:
-    checks = (
-        (2, type(fields[2]) is str and len(fields[2]) <= 1024),
-        (18, _are_clocks(fields[18])),
-        (19, _are_constituents(fields[19])),
-        (20, fields[20] is None or _are_integers(fields[20])),
-        (21, _are_integers(fields[21])),
-        (23, _are_integers(fields[23]) and len(fields[23]) == 2),
-        (26, fields[26] is None or _is_error(fields[26])),
-    )
-    for position, holds in checks:
-        if not holds:
-            raise CodecError(f"header field {position} has the wrong shape")
-    kinds = Control(fields[6]), Flag(fields[7]), Kind(fields[8])
-    return Meta(*(fields[1:6] + kinds + fields[9:24] + fields[25:27]))
+def _wrong_field(fields: tuple[Any, ...]) -> int:
+    """The position of a field after the plain ones that is not as it should be, or 0."""
+    clocks, constituents, slots, refused, key_list, chunk = fields[18:24]
+    if clocks != () and not _are_clocks(clocks):
+        return 18
+    if constituents != () and not _are_constituents(constituents):
+        return 19
+    if slots is not None and not _are_integers(slots):
+        return 20
+    if refused != () and not _are_integers(refused):
+        return 21
+    if type(key_list) is not int or key_list < 0:
+        return 22
+    if not _are_integers(chunk) or len(chunk) != 2:
+        return 23
+    return 26 if fields[26] is not None and not _is_error(fields[26]) else 0
 
 
 def _are_clocks(clocks: Any) -> bool:
-    return type(clocks) is tuple and all(
-        type(clock) is tuple
-        and len(clock) == 3
-        and _are_integers(clock[:2])
-        and type(clock[2]) is tuple
-        and all(_are_integers(pair) and len(pair) == 2 for pair in clock[2])
-        for clock in clocks
-    )
+    if type(clocks) is not tuple:
+        return False
+    for clock in clocks:
+        if type(clock) is not tuple or len(clock) != 3:
+            return False
+        table, now, versions = clock
+        if type(table) is not int or type(now) is not int or table < 0 or now < 0:
+            return False
+        if type(versions) is not tuple:
+            return False
+        if not all(_are_integers(pair) and len(pair) == 2 for pair in versions):
+            return False
+    return True
 
 
 def _are_constituents(constituents: Any) -> bool:
@@ -211,7 +229,12 @@ def _is_error(error: Any) -> bool:
 
 
 def _are_integers(values: Any) -> bool:
-    return type(values) is tuple and all(type(v) is int and 0 <= v <= _UINT64 for v in values)
+    if type(values) is not tuple:
+        return False
+    for value in values:  # noqa: SIM110  (a generator takes three times as long)
+        if type(value) is not int or value < 0:
+            return False
+    return True
 
 
 def _descriptors(described: Any, config: VanConfig) -> list[Descriptor]:
@@ -219,23 +242,25 @@ def _descriptors(described: Any, config: VanConfig) -> list[Descriptor]:
         raise CodecError("header field 24 is not a list of arrays, or too long")
     found = []
     for item in described:
+        if type(item) is not tuple or len(item) != 3:
+            raise CodecError("header field 24 has something that is no array")
+        number, shape, codec = item
         if (
-            type(item) is not tuple
-            or len(item) != 3
-            or item[2] is not _RAW
-            or type(item[0]) is not int
-            or not 0 <= item[0] < len(DTYPES)
-            or not _are_integers(item[1])
-            or len(item[1]) > _MAX_DIMENSIONS
+            codec is not _RAW
+            or type(number) is not int
+            or not 0 <= number < len(DTYPES)
+            or type(shape) is not tuple
+            or len(shape) > _MAX_DIMENSIONS
         ):
             raise CodecError("header field 24 has something that is no array")
-        dtype, shape = DTYPES[item[0]], item[1]
-        nbytes = dtype.itemsize
-        for length in shape:  # Python integers: no overflow
-            nbytes *= length
-        if nbytes > config.max_frame or max(shape, default=0) > config.max_frame:
+        nbytes = _ITEM_SIZES[number]
+        for length in shape:
+            if type(length) is not int or length < 0:
+                raise CodecError("header field 24 has an array of no shape")
+            nbytes *= length  # Python integers: no overflow
+        if nbytes > config.max_frame or (not nbytes and max(shape) > config.max_frame):
             raise CodecError(f"an array of {nbytes} bytes is over [van] max_frame")
-        found.append((dtype, shape, nbytes))
+        found.append((DTYPES[number], shape, nbytes))
     return found
 
 
@@ -248,11 +273,67 @@ def decode_array(frame: Buffer, descriptor: Descriptor) -> NDArray[Any]:
     dtype, shape, nbytes = descriptor
     if len(frame) != nbytes:
         raise CodecError(f"a frame has {len(frame)} bytes where its header says {nbytes}")
-    array = np.frombuffer(frame, dtype=dtype).reshape(shape)
-    if not array.flags.aligned:  # libzmq hands out slices of its buffer for small frames
+    array = np.frombuffer(frame, dtype=dtype)
+    if len(shape) != 1:
+        array = array.reshape(shape)
+    flags = array.flags
+    if not flags.aligned:  # libzmq hands out slices of its buffer for small frames
         array = array.copy()
-    array.flags.writeable = False  # one type for kernels, whatever frame it came in
+        flags = array.flags
+    if flags.writeable:
+        flags.writeable = False  # one type for kernels, whatever frame it came in
     return array
+
+
+def join(frames: Sequence[Frame]) -> bytes:
+    """One frame of a message's header and small arrays: each frame costs calls at both ends.
+
+    A byte that no msgpack begins with, the length of the header, and header and arrays, each at a
+    multiple of 8 bytes.
+    """
+    header = frames[0]
+    parts: list[Any] = [_JOINED.pack(_JOINED_MARK, len(header)), header]
+    size = _JOINED.size + len(header)
+    for array in frames[1:]:
+        parts.append(_PADDING[-size % _JOINED.size])
+        size += -size % _JOINED.size
+        parts.append(array)
+        size += array.nbytes  # type: ignore[union-attr]  # all but the first are arrays
+    return b"".join(parts)
+
+
+def is_joined(frame: bytes) -> bool:
+    """Whether `frame` comes from `join`."""
+    return frame[:1] == b"\xc1"
+
+
+def decode_joined(frame: bytes, config: VanConfig) -> Message:
+    """The message in a frame of `join`; see `decode_header` and `decode_array` for the errors."""
+    if len(frame) < _JOINED.size:
+        raise CodecError(f"a frame of {len(frame)} bytes")
+    _, length = _JOINED.unpack_from(frame)
+    view, end = memoryview(frame), _JOINED.size + length
+    meta, descriptors = decode_header(view[_JOINED.size : end], config)
+    arrays = []
+    for descriptor in descriptors:
+        start = end + -end % _JOINED.size
+        end = start + descriptor[2]
+        arrays.append(decode_array(view[start:end], descriptor))
+    if end != len(frame):
+        raise CodecError(f"{len(frame)} bytes where the header says {end}")
+    return Message(meta, arrays)
+
+
+def reserve(nbytes: int) -> NDArray[np.uint8]:
+    """Memory for an array that comes in parts; it is touched only as they come.
+
+    Raises:
+        CodecError: this machine has not that much.
+    """
+    try:
+        return np.empty(nbytes, np.uint8)
+    except MemoryError:
+        raise CodecError(f"no memory for an array of {nbytes} bytes") from None
 
 
 def decode(frames: Sequence[Buffer], config: VanConfig) -> Message:

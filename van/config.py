@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from van.errors import ConfigError
 from van.quantities import NBytes, Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class VanConfig:
-    """Limits and habits of a node's sockets, the ini section `[van]`."""
+    """Limits and habits of a node's sockets, the ini section `[van]`.
 
+    Of the transports `auto` takes the local lane (shared memory) to nodes of this host and tcp to
+    all others, `tcp` only tcp; `ipc` (ZeroMQ's) and `local` reach no other hosts.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    transport: Literal["auto", "tcp", "ipc", "local"] = "auto"  # auto: local on this host, else tcp
     max_header: NBytes = 1 << 20  # a larger header is malformed
     max_frame: NBytes = 1 << 30  # a larger array is neither sent nor taken
     max_frames: int = 4096  # arrays in one message
     zero_copy_from: NBytes = 65536  # smaller arrays are cheaper to copy
-    backlog: int = 1000  # messages waiting for one peer before sending to it is an error
+    chunk: NBytes = 4 << 20  # a message that is larger travels in pieces; urgent ones pass between
+    backlog: int = 1000  # messages waiting for one peer before a sender must wait
+    backlog_bytes: NBytes = 256 << 20  # the same in bytes; a single message may be larger
+    shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
+
+    def __post_init__(self) -> None:
+        for key, least in (("chunk", 65536), ("backlog", 1), ("backlog_bytes", 1)):
+            value = getattr(self, key)
+            if value < least:
+                problem = f"expected {least} or more, got {value}"
+                raise ConfigError(problem, section="van", key=key)
+        if self.max_frames > 65000:
+            problem = f"expected at most 65000, got {self.max_frames}"
+            raise ConfigError(problem, section="van", key="max_frames")

@@ -1,4 +1,4 @@
-"""The van over ZeroMQ: one thread at a time owns the sockets, whoever waits drives them.
+"""The van over real sockets: one thread at a time owns the sockets, whoever waits drives them.
 
 A thread that waits for an answer becomes the leader: it polls, receives and hands messages to
 `receiver`, for itself and for the followers who wait too. When it has what it wants, a follower
@@ -19,12 +19,14 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
+from numpy.typing import DTypeLike, NDArray
 
-from van.codec import Frame, encode
 from van.config import VanConfig
-from van.errors import ProtocolVersionError, UnreachablePeerError, VanError
+from van.endpoints import Endpoints
+from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError, VanError
+from van.local_lane import PeerUser, user_of_peer
 from van.message import Message
-from van.zmq_sockets import ZmqSockets
+from van.outgoing import Parcel
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class ZmqVan:
         context: a ZeroMQ context to share (`inproc://`); by default one of its own.
         background: whether a thread receives while nobody waits. A node whose main thread waits
             all the time (server, scheduler) needs none.
+        peer_user: tells the user behind a Unix socket.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class ZmqVan:
         config: VanConfig | None = None,
         context: zmq.Context[Any] | None = None,
         background: bool = True,
+        peer_user: PeerUser = user_of_peer,
     ) -> None:
         self.config = config or VanConfig()
         self.receiver: Callable[[Message], None] = _nobody
@@ -56,9 +60,10 @@ class ZmqVan:
         self._owned_context: zmq.Context[Any] | None = None
         if context is None:
             context = self._owned_context = zmq.Context()
-        self._sockets = ZmqSockets(context, self.config)
-        self._outbox: deque[tuple[int, list[Frame]]] = deque()
-        self._changed = threading.Condition()
+        self._ends = Endpoints(context, self.config, peer_user)
+        self._outbox: deque[Parcel] = deque()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # thread that owns the sockets
         self._leader_is_background = False
         self._waiting = 0
@@ -77,28 +82,32 @@ class ZmqVan:
 
     @property
     def address(self) -> str:
-        return self._sockets.address
+        return self._ends.address
 
     @property
     def counts(self) -> Counter[str]:
-        return self._sockets.counts
+        return self._ends.counts
+
+    @property
+    def is_driving(self) -> bool:
+        return self._leader == threading.get_ident()
 
     def now(self) -> float:
         return time.monotonic()
 
     def bind(self, address: str) -> str:
-        actual = self._sockets.bind(address)
+        actual = self._ends.bind(address)
         if self._background is not None:
             self._background.start()
         return actual
 
     def connect(self, node: int, address: str) -> None:
-        self._as_owner(lambda: self._sockets.connect(node, address))
+        self._as_owner(lambda: self._ends.connect(node, address))
 
     def disconnect(self, node: int) -> None:
         def act() -> None:
             self._flush()  # what was queued for it goes first
-            self._sockets.disconnect(node)
+            self._ends.disconnect(node)
 
         self._as_owner(act)
 
@@ -109,13 +118,26 @@ class ZmqVan:
             CodecError: it has arrays that cannot travel.
         """
         self._refuse_fork()
-        frames = encode(message, self.config)
+        parcel = self._ends.parcel(message)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("send %r", message)
-        self._outbox.append((message.meta.recipient, frames))
+        self._outbox.append(parcel)
         if self._leader == threading.get_ident():
             return  # flushed when this turn ends
         self._send_outbox()
+
+    def has_room(self, node: int) -> bool:
+        """Whether less waits for `node` than `[van] backlog` and `backlog_bytes` allow."""
+        limit, waiting = self.config.backlog, self._ends.waiting_for(node)
+        if waiting is not None and (
+            len(waiting) >= limit or waiting.nbytes >= self.config.backlog_bytes
+        ):
+            return False
+        return len(self._outbox) < limit
+
+    def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array to be filled and sent to `node`, in shared memory where there is some."""
+        return self._ends.empty(node, shape, dtype)
 
     def _send_outbox(self) -> None:
         """Send what is queued, or see that whoever leads does."""
@@ -125,7 +147,7 @@ class ZmqVan:
             finally:
                 self._stop_leading()
         if self._outbox:
-            self._sockets.wake()
+            self._ends.wake()
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Move messages until `done()` or `timeout` seconds are over; returns the last `done()`.
@@ -134,21 +156,26 @@ class ZmqVan:
         """
         self._refuse_fork()
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._leader == threading.get_ident():  # a handler waits: it goes on leading
+        me = threading.get_ident()
+        if self._leader == me:  # a handler waits: it goes on leading
             return self._lead_until(done, deadline)
-        with self._changed:
-            self._waiting += 1
-            try:
-                if not self._follow_until(done, deadline):
-                    return done()
-            finally:
-                self._waiting -= 1
-                self._last_wait = time.monotonic()
+        with self._lock:
+            if self._leader is None:
+                self._leader = me
+            else:
+                self._waiting += 1
+                try:
+                    if not self._follow_until(done, deadline):
+                        return done()
+                finally:
+                    self._waiting -= 1
+                    self._last_wait = time.monotonic()
         try:
             return self._lead_until(done, deadline)
         finally:
             self._stop_leading()
-            self._send_outbox()  # what others queued while they saw us leading
+            if self._outbox:  # what others queued while they saw us leading
+                self._send_outbox()
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
@@ -164,7 +191,7 @@ class ZmqVan:
             if remaining <= 0:
                 return False
             if self._leader_is_background:
-                self._sockets.wake()
+                self._ends.wake()
             self._changed.wait(min(remaining, _HEARTBEAT))
         return False
 
@@ -177,34 +204,46 @@ class ZmqVan:
                 remaining = _HEARTBEAT if deadline is None else deadline - time.monotonic()
                 if remaining <= 0:
                     return False
-                self._turn(min(remaining, _HEARTBEAT))
-            self._flush()
+                self._turn(min(remaining, _HEARTBEAT), done)
+            if self._outbox:
+                self._flush()
             return True
         finally:
             self._waiting -= 1
             self._last_wait = time.monotonic()
 
-    def _turn(self, timeout: float) -> None:
-        """One round as the leader: send, wait for something, hand it on."""
-        self._flush()
-        if self._sockets.poll(timeout):
-            for message in self._sockets.receive(_BATCH):
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("got %r", message)
-                self.receiver(message)
-        while self._sockets.refused:
-            self.on_refused(self._sockets.refused.pop())
-        self._flush()
+    def _turn(self, timeout: float, done: Callable[[], bool]) -> None:
+        """One round as the leader: send, wait for something, hand messages on until `done()`."""
+        ends = self._ends
+        if self._outbox:
+            self._flush()
+        message = ends.next_message()
+        ends.poll(0.0 if message is not None else timeout)
+        left = _BATCH
+        while message is not None or (message := ends.next_message()) is not None:
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("got %r", message)
+            self.receiver(message)
+            message = None
+            if self._outbox:
+                self._flush()
+            left -= 1
+            if not left or done():
+                break
+        while ends.refused:
+            self.on_refused(ends.refused.pop())
+        if self._outbox:
+            self._flush()
         if self._waiting > 1 or self._leader_is_background:
-            with self._changed:
+            with self._lock:
                 self._changed.notify_all()
 
     def _flush(self) -> None:
         while self._outbox:
-            node, frames = self._outbox.popleft()
+            parcel = self._outbox.popleft()
             try:
-                self._sockets.send(node, frames)
-            except UnreachablePeerError as error:
+                self._ends.post(parcel)
+            except (UnreachablePeerError, AddressError) as error:
                 log.warning("dropped a message: %s", error)
                 self.counts["undeliverable"] += 1
 
@@ -213,7 +252,7 @@ class ZmqVan:
         if self._leader == threading.get_ident():
             act()
             return
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             try:
                 self._follow_until(lambda: False, None)
@@ -226,7 +265,7 @@ class ZmqVan:
             self._send_outbox()
 
     def _try_lead(self, background: bool = False) -> bool:
-        with self._changed:
+        with self._lock:
             if self._leader is not None:
                 return False
             self._leader = threading.get_ident()
@@ -234,7 +273,7 @@ class ZmqVan:
             return True
 
     def _stop_leading(self) -> None:
-        with self._changed:
+        with self._lock:
             self._leader = None
             self._leader_is_background = False
             if self._waiting:
@@ -247,13 +286,16 @@ class ZmqVan:
                 self._closed.wait(_GRACE)
                 continue
             try:
-                while not self._waiting and not self._closed.is_set():
-                    self._turn(_HEARTBEAT)
+                while not self._is_background_over():
+                    self._turn(_HEARTBEAT, self._is_background_over)
             except Exception:
                 log.exception("the background thread failed on a message and goes on")
             finally:
                 self._stop_leading()
                 self._send_outbox()
+
+    def _is_background_over(self) -> bool:
+        return self._waiting > 0 or self._closed.is_set()
 
     def close(self, linger: float | None = None) -> None:
         """Send what is queued, at most `linger` (by default `[van] linger`) seconds, and close."""
@@ -261,12 +303,12 @@ class ZmqVan:
             return
         limit = self.config.linger if linger is None else linger
         if limit > 0:
-            self.wait(lambda: not self._outbox and not self._sockets.pending, timeout=limit)
+            self.wait(lambda: not self._outbox and not self._ends.pending, timeout=limit)
         self._closed.set()
-        self._sockets.wake()
+        self._ends.wake()
         if self._background is not None and self._background.is_alive():
             self._background.join()
-        self._as_owner(lambda: self._sockets.close(linger))
+        self._as_owner(lambda: self._ends.close(linger))
         if self._owned_context is not None:
             self._owned_context.term()  # returns when the sockets' linger is over
 

@@ -15,6 +15,10 @@ import random
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from van.codec import Buffer, decode, encode
 from van.config import VanConfig
@@ -192,6 +196,7 @@ class LoopbackVan:
         self.on_refused: Callable[[ProtocolVersionError], None] = lambda error: None
         self.reports_waits: float | None = None
         self.is_closed = False
+        self.is_driving = False
         self.counts: Counter[str] = Counter()
         self.address = ""
         self._network = network
@@ -218,6 +223,12 @@ class LoopbackVan:
             return
         self.counts["sent"] += 1
         self._network.post(self.address, target, message)
+
+    def has_room(self, node: int) -> bool:
+        return True
+
+    def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        return np.empty(shape, dtype)
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         return self._network.wait(done, None if timeout is None else self.now() + timeout)

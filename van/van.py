@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+from numpy.typing import DTypeLike, NDArray
 
 from van.errors import ProtocolVersionError
 from van.message import Message
@@ -36,6 +38,10 @@ class Van(Protocol):
     @property
     def counts(self) -> Counter[str]: ...
 
+    @property
+    def is_driving(self) -> bool:
+        """Whether the calling thread is the one that hands messages on: others depend on it."""
+
     def now(self) -> float:
         """Seconds on this van's clock."""
 
@@ -49,6 +55,19 @@ class Van(Protocol):
 
     def send(self, message: Message) -> None:
         """Queue for `message.meta.recipient`; never blocks, any thread. Raises `CodecError`."""
+
+    def has_room(self, node: int) -> bool:
+        """Whether less waits for `node` than `[van] backlog` and `backlog_bytes` allow.
+
+        `send` takes messages all the same: who sends decides whether to wait. Any thread.
+        """
+
+    def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An uninitialised array to be filled and sent to `node`, once or more; any thread.
+
+        Where the peer shares memory with this node and some is free, the array lies there, and
+        sending it copies nothing. A receiver sees later changes of an array that has been sent.
+        """
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Move messages until `done()` or for `timeout` seconds; returns the last `done()`."""

@@ -1,71 +1,204 @@
 """The ZeroMQ sockets of one node: a ROUTER that only receives, a DEALER for each peer.
 
-Owned by one thread at a time (`van.courier` sees to that); only `wake` may be called by others.
+Owned by one thread at a time (`van.courier` sees to that).
 
 Source: ps-lite, src/zmq_van.h, which also binds one ROUTER and connects a DEALER per peer. Here
-routing ids are ZeroMQ's own, sends never block, and what a peer does not take waits in a bounded
-backlog.
+routing ids are ZeroMQ's own, sends never block, and what a peer does not take waits with us, where
+its order can still be changed: ZeroMQ gets few large frames of a peer at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import socket
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import zmq
+from numpy.typing import NDArray
 from zmq.utils.monitor import parse_monitor_message
 
-from van.codec import Descriptor, Frame, decode_array, decode_header
+from van.chunks import Reassembler
+from van.codec import (
+    Descriptor,
+    Frame,
+    decode_array,
+    decode_header,
+    decode_joined,
+    is_joined,
+)
 from van.config import VanConfig
-from van.errors import AddressError, CodecError, ProtocolVersionError, UnreachablePeerError
+from van.drops import Drops
+from van.errors import AddressError, CodecError
 from van.message import Message
-
-log = logging.getLogger(__name__)
+from van.outgoing import Outgoing, Parcel
+from van.poller import Poller
 
 _CONNECTION_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_REMEMBERED_PEERS = 1024
+
+# Attributes of zmq cost a look-up of an enumeration's member at each use.
+_FD, _EVENTS, _MORE, _POLLIN = int(zmq.FD), int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
+_DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
+
+
+class _Lent(np.ndarray[Any, np.dtype[Any]]):
+    """A frame that ZeroMQ sends from where it lies; says so when ZeroMQ is done with it."""
+
+    on_end: Callable[[int], None] | None = None
+
+    def __del__(self) -> None:
+        if self.on_end is not None:
+            self.on_end(self.nbytes)
+
+
+class ZmqPeer:
+    """The way to one peer by ZeroMQ, and what waits for it.
+
+    Args:
+        dealer: connected to the peer.
+        config: limits.
+        wake: called, by any thread, when a peer that could take no more can again.
+        is_in_process: whether the peer gets the sender's memory itself, for as long as it likes.
+    """
+
+    def __init__(
+        self,
+        dealer: zmq.Socket[bytes],
+        config: VanConfig,
+        wake: Callable[[], None],
+        is_in_process: bool,
+    ) -> None:
+        self.waiting = Outgoing()
+        self.is_in_process = is_in_process
+        self._dealer, self._wake = dealer, wake
+        self._zero_copy_from = config.zero_copy_from
+        # One piece on its way and one behind it keep the connection busy.
+        self._most_lent = 2 * config.chunk
+        self._lent = 0  # bytes that ZeroMQ has not sent yet, less those in `_returned`
+        self._returned: deque[int] = deque()  # filled by ZeroMQ's thread
+
+    @property
+    def fd(self) -> int:
+        """Readable when the peer may take more."""
+        return int(self._dealer.getsockopt(_FD))
+
+    @property
+    def pending(self) -> int:
+        """Messages that ZeroMQ has not taken whole."""
+        return len(self.waiting)
+
+    def post(self, parcel: Parcel) -> bool:
+        """Send `parcel`, or let it wait; True when nothing waits any more."""
+        if self.waiting:  # trying costs an exception; `pump` is called when it may succeed
+            self.waiting.add(parcel)
+            return False
+        if parcel.rest is None and self._send(parcel.frames):
+            return True
+        self.waiting.add(parcel)
+        return self.pump()
+
+    def pump(self) -> bool:
+        """Send what the peer takes now; True when nothing waits any more."""
+        while self.waiting:
+            parcel = self.waiting.first()
+            if not self._send(parcel.frames):
+                return False
+            following = None if parcel.rest is None else next(parcel.rest, None)
+            if following is None:
+                self.waiting.drop_first()
+            else:
+                parcel.frames = following
+        return True
+
+    def _send(self, frames: list[Frame]) -> bool:
+        if self._lent:
+            while self._returned:
+                self._lent -= self._returned.popleft()
+            if self._lent > self._most_lent and not self.is_in_process:
+                return False
+        flags, last = _DONTWAIT | _SNDMORE, len(frames) - 1
+        send = self._dealer.send
+        for position, frame in enumerate(frames):
+            if position == last:
+                flags = _DONTWAIT
+            if isinstance(frame, np.ndarray):
+                nbytes, view = frame.nbytes, frame.data
+            else:
+                nbytes, view = len(frame), frame  # type: ignore[assignment]
+            try:
+                if nbytes < self._zero_copy_from:
+                    send(view if nbytes else b"", flags)
+                else:
+                    send(self._lend(frame, nbytes), flags, copy=False)
+            except zmq.Again:
+                if position == 0:
+                    return False
+                raise  # libzmq takes a message whole once it took its first frame
+        return True
+
+    def _lend(self, frame: Frame, nbytes: int) -> memoryview:
+        array = frame if isinstance(frame, np.ndarray) else np.frombuffer(frame, np.uint8)
+        lent = array.view(_Lent)
+        lent.on_end = self._take_back
+        self._lent += nbytes
+        return lent.data
+
+    def _take_back(self, nbytes: int) -> None:
+        self._returned.append(nbytes)
+        if self.waiting:
+            self._wake()
+
+    def close(self, linger: float | None) -> None:
+        """Close; what was given to ZeroMQ still has `linger` seconds, or `[van] linger`."""
+        self._dealer.close() if linger is None else self._dealer.close(int(1000 * linger))
+
+    def __repr__(self) -> str:
+        where = self._dealer.get_string(zmq.LAST_ENDPOINT)
+        return f"<ZmqPeer {where} waiting={len(self.waiting)}>"
 
 
 class ZmqSockets:
-    """Sends frames to connected peers and receives messages from anybody.
+    """Receives messages from anybody and makes connections to peers.
 
     Args:
         context: shared by the nodes of a process, so that `inproc://` works; not closed here.
         config: limits.
-
-    Attributes:
-        counts: how many messages were `received` and `sent`, and how many dropped and why.
+        poller: is told the descriptors to look at.
+        drops: counts what is dropped.
     """
 
-    def __init__(self, context: zmq.Context[Any], config: VanConfig) -> None:
-        self.counts: Counter[str] = Counter()
-        self.address = ""
-        self.refused: list[ProtocolVersionError] = []
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        config: VanConfig,
+        poller: Poller,
+        drops: Drops,
+    ) -> None:
+        self._drops = drops
         self._config = config
         self._context = context
+        self._poller = poller
         self._router = context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.RCVHWM, config.backlog)
         # Twice our own limit: what lies between is counted, beyond it libzmq cuts the peer off.
         self._router.setsockopt(zmq.MAXMSGSIZE, 2 * config.max_frame)
         self._router.setsockopt(zmq.LINGER, 0)
+        self._router_fd = self._router.getsockopt(_FD)
         self._monitor = self._router.get_monitor_socket(_CONNECTION_EVENTS)
-        self._dealers: dict[int, zmq.Socket[bytes]] = {}
-        self._connected: dict[int, str] = {}
-        self._backlog: dict[int, deque[Sequence[Frame]]] = {}
-        self._warned: set[object] = set()
+        self._monitor_fd = self._monitor.getsockopt(_FD)
+        self._reassembler = Reassembler(config)
         self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._poller = zmq.Poller()
-        self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self._poller.register(self._wake_out.fileno(), zmq.POLLIN)
+        # ZeroMQ signals only that something has changed: after a signal its sockets are asked
+        # until they have nothing more, and then the next signal is waited for.
+        self.may_receive, self._is_signalled = True, False
+        poller.register(self._router_fd, self._note_change)
+        poller.register(self._monitor_fd, self._note_handshakes)
+        self._note_handshakes(0)  # signals begin when a socket has once been found empty
+
+    def _note_change(self, events: int) -> None:
+        self.may_receive = self._is_signalled = True
 
     def bind(self, address: str) -> str:
         """Listen on `address` (`tcp://host:0` takes a free port) and return the real one.
@@ -77,14 +210,14 @@ class ZmqSockets:
             self._router.bind(address)
         except zmq.ZMQError as error:
             raise AddressError(address, f"cannot listen there: {error.strerror}") from None
-        self.address = str(self._router.get_string(zmq.LAST_ENDPOINT))
-        return self.address
+        return str(self._router.get_string(zmq.LAST_ENDPOINT))
 
-    def connect(self, node: int, address: str) -> None:
-        """Make `node` reachable at `address`; a former address of it is forgotten."""
-        if self._connected.get(node) == address:
-            return
-        self.disconnect(node)
+    def connect(self, address: str) -> ZmqPeer:
+        """A way to the node at `address`, whether it listens already or not.
+
+        Raises:
+            AddressError: no address.
+        """
         dealer = self._context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.SNDHWM, self._config.backlog)
         dealer.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -95,96 +228,15 @@ class ZmqSockets:
         except zmq.ZMQError as error:
             dealer.close(0)
             raise AddressError(address, f"cannot connect to it: {error.strerror}") from None
-        self._dealers[node] = dealer
-        self._connected[node] = address
+        return ZmqPeer(dealer, self._config, self._poller.wake, address.startswith("inproc://"))
 
-    def disconnect(self, node: int) -> None:
-        """Forget a peer; what is on its way to it still gets `linger` seconds."""
-        self._backlog.pop(node, None)
-        self._connected.pop(node, None)
-        dealer = self._dealers.pop(node, None)
-        if dealer is not None:
-            if dealer in self._poller:
-                self._poller.unregister(dealer)
-            dealer.close()
-
-    def send(self, node: int, frames: Sequence[Frame]) -> None:
-        """Send, or keep in the backlog what the peer does not take now.
-
-        Raises:
-            UnreachablePeerError: never connected, or its backlog is full.
-        """
-        waiting = self._backlog.get(node)
-        if waiting is None and self._send_now(node, frames):
-            return
-        if waiting is None:
-            waiting = self._backlog[node] = deque()
-            self._poller.register(self._dealers[node], zmq.POLLOUT)
-        if len(waiting) >= self._config.backlog:
-            self.counts["backlog_full"] += 1
-            raise UnreachablePeerError(
-                node, f"{len(waiting)} messages wait for it ([van] backlog); is it running?"
-            )
-        waiting.append(frames)
-
-    def _send_now(self, node: int, frames: Sequence[Frame]) -> bool:
-        dealer = self._dealers.get(node)
-        if dealer is None:
-            raise UnreachablePeerError(node, "no address of it is known here")
-        last = len(frames) - 1
-        for position, frame in enumerate(frames):
-            flags = zmq.DONTWAIT | (zmq.SNDMORE if position < last else 0)
-            view = memoryview(frame)  # type: ignore[arg-type]  # an ndarray is a buffer
-            copy = view.nbytes < self._config.zero_copy_from
-            try:
-                dealer.send(view if view.nbytes else b"", flags, copy=copy)
-            except zmq.Again:
-                if position == 0:
-                    return False
-                raise  # libzmq takes a message whole once it took its first frame
-        self.counts["sent"] += 1
-        return True
-
-    def flush(self) -> None:
-        """Try once more to send what waits."""
-        for node in list(self._backlog):
-            waiting = self._backlog[node]
-            while waiting and self._send_now(node, waiting[0]):
-                waiting.popleft()
-            if not waiting:
-                del self._backlog[node]
-                self._poller.unregister(self._dealers[node])
-
-    @property
-    def pending(self) -> int:
-        """Messages in all backlogs."""
-        return sum(map(len, self._backlog.values()))
-
-    def poll(self, timeout: float | None) -> bool:
-        """Wait at most `timeout` seconds for something; True when messages may be there."""
-        ready = dict(self._poller.poll(None if timeout is None else math.ceil(1000 * timeout)))
-        if self._wake_out.fileno() in ready:
-            self._drain_wakes()
-        if self._monitor in ready:
-            self._note_handshakes()
-        if self._backlog:
-            self.flush()
-        return self._router in ready
-
-    def _drain_wakes(self) -> None:
-        try:
-            while len(self._wake_out.recv(4096)) == 4096:
-                pass
-        except BlockingIOError:
-            pass
-
-    def _note_handshakes(self) -> None:
+    def _note_handshakes(self, events: int) -> None:
         """Count connections that end without a handshake: libzmq hangs up on what is not ZMTP.
 
         The event of a handshake does not say of which connection; taking the oldest keeps the
         count right in the end.
         """
-        while self._monitor.poll(0):
+        while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event = parse_monitor_message(self._monitor.recv_multipart())
             kind, connection = event["event"], event["value"]
             if kind == zmq.EVENT_ACCEPTED:
@@ -193,71 +245,65 @@ class ZmqSockets:
                 del self._greeting[next(iter(self._greeting))]
             elif kind == zmq.EVENT_DISCONNECTED and connection in self._greeting:
                 del self._greeting[connection]
-                self._drop("foreign", "foreign", "it ended without a ZeroMQ handshake")
+                # A node that goes while another connects looks foreign too: no reason to warn.
+                text = "it ended without a ZeroMQ handshake"
+                self._drops.add("foreign", "foreign", text, logging.INFO)
 
-    def wake(self) -> None:
-        """Make a `poll` under way return; any thread may call this."""
-        # Full: a wake is under way. Closed: nobody polls.
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._wake_in.send(b"\0")
-
-    def receive(self, limit: int) -> Iterator[Message]:
-        """Up to `limit` messages that are there now; what is not one of ours is dropped."""
-        for _ in range(limit):
-            try:
-                routing_id = self._router.recv(zmq.DONTWAIT)
-            except zmq.Again:
-                return
+    def next_message(self) -> Message | None:
+        """A message that is there now, or None; what is not one of ours is dropped."""
+        while self.may_receive:
+            # Asking costs a fifth of an attempt that fails; but just after a signal it succeeds.
+            if self._is_signalled:
+                self._is_signalled = False
+                try:
+                    routing_id = self._router.recv(_DONTWAIT)
+                except zmq.Again:
+                    continue
+            elif self._router.getsockopt(_EVENTS) & _POLLIN:
+                routing_id = self._router.recv(_DONTWAIT)
+            else:
+                self.may_receive = False
+                break
             message = self._receive_one(routing_id)
             if message is not None:
-                self.counts["received"] += 1
-                yield message
-
-    def _receive_one(self, routing_id: bytes) -> Message | None:
-        try:
-            if not self._router.getsockopt(zmq.RCVMORE):
-                raise CodecError("a message without a header")
-            header = self._router.recv(zmq.DONTWAIT)
-            meta, descriptors = decode_header(header, self._config)
-            arrays = [self._receive_array(descriptor) for descriptor in descriptors]
-            if self._router.getsockopt(zmq.RCVMORE):
-                raise CodecError("more frames than the header says")
-            return Message(meta, arrays)
-        except ProtocolVersionError as error:
-            self._drop("other_version", routing_id, str(error))
-            if len(self.refused) < _REMEMBERED_PEERS:
-                self.refused.append(error)
-        except CodecError as error:
-            self._drop("malformed", routing_id, str(error))
-        finally:
-            while self._router.getsockopt(zmq.RCVMORE):
-                self._router.recv(zmq.DONTWAIT, copy=False)
+                return message
         return None
 
-    def _receive_array(self, descriptor: Descriptor) -> Any:
-        if not self._router.getsockopt(zmq.RCVMORE):
-            raise CodecError("fewer frames than the header says")
+    def _receive_one(self, routing_id: bytes) -> Message | None:
+        router = self._router
+        more = True  # a ROUTER puts the routing id before a message, which has a frame at least
+        try:
+            header = router.recv(_DONTWAIT)
+            more = router.getsockopt(_MORE)
+            if not more and is_joined(header):
+                return decode_joined(header, self._config)
+            meta, descriptors = decode_header(header, self._config)
+            arrays = []
+            for descriptor in descriptors:
+                if not more:
+                    raise CodecError("fewer frames than the header says")
+                arrays.append(self._receive_array(descriptor))
+                more = router.getsockopt(_MORE)
+            if more:
+                raise CodecError("more frames than the header says")
+            message = Message(meta, arrays)
+            return message if meta.chunk[1] == 1 else self._reassembler.add(routing_id, message)
+        except CodecError as error:
+            self._drops.add_error(routing_id, error)
+        while router.getsockopt(_MORE):
+            router.recv(_DONTWAIT, copy=False)
+        return None
+
+    def _receive_array(self, descriptor: Descriptor) -> NDArray[Any]:
         if descriptor[2] < self._config.zero_copy_from:
-            return decode_array(self._router.recv(zmq.DONTWAIT), descriptor)
-        return decode_array(self._router.recv(zmq.DONTWAIT, copy=False).buffer, descriptor)
+            return decode_array(self._router.recv(_DONTWAIT), descriptor)
+        return decode_array(self._router.recv(_DONTWAIT, copy=False).buffer, descriptor)
 
-    def _drop(self, why: str, peer: object, text: str) -> None:
-        """Count what is not ours, and log it once per connection."""
-        self.counts[why] += 1
-        if peer not in self._warned and len(self._warned) < _REMEMBERED_PEERS:
-            self._warned.add(peer)
-            name = peer.hex() if isinstance(peer, bytes) else peer
-            # A node that goes while another connects looks foreign too: no reason to warn.
-            level = logging.INFO if why == "foreign" else logging.WARNING
-            log.log(level, "dropped a message from connection %s: %s", name, text)
-
-    def close(self, linger: float | None = None) -> None:
-        """Close all sockets; what was sent still gets `linger` seconds to leave the process."""
-        for dealer in self._dealers.values():
-            dealer.close() if linger is None else dealer.close(int(1000 * linger))
-        self._dealers.clear()
-        self._router.disable_monitor()
+    def close(self) -> None:
+        """Close what receives."""
+        self._poller.unregister(self._router_fd)
+        self._poller.unregister(self._monitor_fd)
+        with contextlib.suppress(zmq.ZMQError):
+            self._router.disable_monitor()
         self._monitor.close(0)
         self._router.close(0)
-        self._wake_in.close()
-        self._wake_out.close()

@@ -80,6 +80,7 @@ class Learner:
         self._define_tables()
         self._inputs: dict[str, torch.Tensor] = {}
         self._pending: Request | None = None
+        self._ahead: tuple[Rows, Lookup] | None = None  # of the next step, if it is known
         kernels.warm_up(conf.sparse_dict.emb_dim)
 
     def _define_tables(self) -> None:
@@ -111,12 +112,16 @@ class Learner:
         for name in self._assigned:
             self.dense[name].assign(self._initial[name])
 
-    def train(self, rows: Rows, batch_rows: int) -> tuple[float, NDArray[np.float32]]:
+    def train(
+        self, rows: Rows, batch_rows: int, upcoming: Rows | None = None
+    ) -> tuple[float, NDArray[np.float32]]:
         """One step on `rows`, a batch or a part of one.
 
         Args:
             batch_rows: rows of the whole batch; the loss is the sum over `rows` divided by this,
                 so that the parts' gradients sum up to the batch's.
+            upcoming: the rows of the next step; their values, without this step's gradients, are
+                asked for now and come while this step computes.
         Returns:
             The sum of the rows' losses, and their scores before the step, float32 (n,).
         """
@@ -125,6 +130,9 @@ class Learner:
             self.worker.step()
             return 0.0, np.empty(0, np.float32)
         lookup, inputs = self._pull(rows, create=True)
+        if upcoming is not None:
+            self._ahead = upcoming, self._lookup(upcoming)
+            self.worker.prefetch_many(self._reads(self._ahead[1]))
         for x in inputs.values():
             x.requires_grad_()
         out = self.network(**inputs)
@@ -157,15 +165,24 @@ class Learner:
             self.clock.lap("wait")
 
     def _pull(self, rows: Rows, *, create: bool) -> tuple[Lookup, dict[str, torch.Tensor]]:
-        lookup = Lookup(list(rows.blocks.values()))
-        reads: list[Read] = [(self.embedding, lookup.keys), *self.dense.values()]
-        values, *weights = self.worker.pull_many(reads, create=create)
+        lookup = self._lookup(rows)
+        values, *weights = self.worker.pull_many(self._reads(lookup), create=create)
         for held, pulled in zip(self._weights.values(), weights, strict=True):
             np.copyto(held, pulled)
         inputs = {name: self._input(name, len(rows)) for name in rows.blocks}
         lookup.fill(values, [x.numpy() for x in inputs.values()])
         self.clock.lap("pull")
         return lookup, inputs
+
+    def _lookup(self, rows: Rows) -> Lookup:
+        """The keys of `rows`, which may have been found in the step before."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is rows:
+            return ahead[1]
+        return Lookup(list(rows.blocks.values()))
+
+    def _reads(self, lookup: Lookup) -> list[Read]:
+        return [(self.embedding, lookup.keys), *self.dense.values()]
 
     def _input(self, name: str, rows: int) -> torch.Tensor:
         """An uninitialised tensor (rows, width), from memory that the next step uses again."""

@@ -134,6 +134,7 @@ class TrainConfig:
     seed: int = field(default=1, metadata={"at_least": 0})
     """Of the shuffle, and of what a network of one's own draws; tables start from [run] seed."""
     threads: int = field(default=1, metadata={"at_least": 1})  # of torch, per worker
+    prefetch: bool = False  # ask for a batch's values during the step before; async jobs only
     cache: int = field(default=1 << 30, metadata={"parse": parse_size})
     """Bytes of rows kept in memory between epochs; the rest is read again from the file."""
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.ctr.batch import part_bounds
+from apps.ctr.batch import Rows, part_bounds
 from apps.ctr.dataset import Dataset
 from apps.ctr.learner import Learner
 from apps.ctr.metrics import Quality, quality, row_losses
@@ -100,21 +100,52 @@ class TrainResult:
 
 def train_steps(learner: Learner, data: Dataset, *, sync: bool) -> Iterator[Step]:
     """Train on all epochs, one step at each `next`; see the module for who gets which rows."""
+    conf = learner.conf.train
+    shares = _shares(learner, data, sync)
+    learner.clock.skip()
+    for share, upcoming in _with_next(shares, look_ahead=conf.prefetch and not sync):
+        learner.clock.lap("data")
+        next_rows = None if upcoming is None else upcoming.rows
+        loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
+        yield Step(share.epoch, share.number, share.rows.labels, scores, loss)
+        learner.clock.skip()
+    learner.finish()
+
+
+class _Batch(NamedTuple):
+    """A worker's rows of a batch of `batch_rows`; epochs and numbers count from 1."""
+
+    epoch: int
+    number: int
+    rows: Rows
+    batch_rows: int
+
+
+def _shares(learner: Learner, data: Dataset, sync: bool) -> Iterator[_Batch]:
+    """The batches, or parts of batches, that the learner's worker trains on."""
     conf, worker = learner.conf.train, learner.worker
     rank, workers = worker.rank, worker.num_workers
-    learner.clock.skip()
     for epoch in range(1, conf.epoch + 1):
         shuffle = (conf.seed, epoch) if conf.shuffle else None
         for number, batch in enumerate(data.batches(conf.batch_size, shuffle=shuffle)):
             if not sync and number % workers != rank:
                 continue
             bounds = part_bounds(batch.size, rank, workers) if sync else (0, batch.size)
-            rows = batch.rows(*bounds)
-            learner.clock.lap("data")
-            loss, scores = learner.train(rows, batch.size)
-            yield Step(epoch, number + 1, rows.labels, scores, loss)
-            learner.clock.skip()
-    learner.finish()
+            yield _Batch(epoch, number + 1, batch.rows(*bounds), batch.size)
+
+
+def _with_next(
+    batches: Iterator[_Batch], *, look_ahead: bool
+) -> Iterator[tuple[_Batch, _Batch | None]]:
+    """Each batch with the one after it; with None where that is not looked for, or is none."""
+    if not look_ahead:
+        yield from ((batch, None) for batch in batches)
+        return
+    current = next(batches, None)
+    while current is not None:
+        upcoming = next(batches, None)
+        yield current, upcoming
+        current = upcoming
 
 
 def score_part(learner: Learner, data: Dataset, part: int, parts: int) -> Iterator[Step]:

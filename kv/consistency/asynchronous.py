@@ -9,24 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Due, Mode, Update
 
 
 class Asynchronous(Mode):
-    """The clock counts the pushes applied, empty ones included."""
+    """The clock counts the pushes applied, empty ones included, further pieces of one left out."""
 
     name: ClassVar[str] = "async"
     holds: ClassVar[bool] = False
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        self.clock += 1
-        return (update._replace(clock=self.clock - 1),)
+        self.clock += not update.is_rest
+        return (update._replace(clock=max(0, self.clock - 1)),)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True
 
-    def on_step(self) -> Sequence[Update]:
-        return ()
-
-    def on_finish(self) -> Sequence[Update]:
+    def due(self) -> Sequence[Due]:
         return ()

@@ -2,14 +2,15 @@
 
 A mode sees every push, pull, step and finish of one table and says what is to happen: it returns
 the updates that the engine must apply now, in this order, and keeps those it holds back. It never
-touches rows.
+touches rows. Closing a round has three steps, so that the engine need hold no lock while it adds
+up and applies: `due`, `total` and `settled`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,10 @@ class Update(NamedTuple):
     is_rest: bool = False
 
 
+Due = Any
+"""Something that a mode has held back and that is to be applied now; the mode's own type."""
+
+
 class Mode(ABC):
     """One table's consistency.
 
@@ -40,8 +45,8 @@ class Mode(ABC):
 
     Args:
         table: its name, for errors.
-        progress: how far the workers are; the engine keeps it and tells `on_step` and `on_finish`
-            after it has changed.
+        progress: how far the workers are; the engine keeps it and asks what is `due` after it has
+            changed.
         aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
     """
 
@@ -51,6 +56,7 @@ class Mode(ABC):
     def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
         self.table, self.progress, self.aggregator = table, progress, aggregator
         self.clock = 0
+        self.held = 0  # floats in pushes that are kept
 
     def check_push(self, rank: int, step: int) -> None:
         """Raise LatePushError if a push of worker `rank` in its step number `step` comes too late.
@@ -71,12 +77,25 @@ class Mode(ABC):
         """Whether worker `rank`, which has completed `step` steps, may be answered now."""
 
     @abstractmethod
-    def on_step(self) -> Sequence[Update]:
-        """A worker has completed a step. Returns what to apply now."""
+    def due(self) -> Sequence[Due]:
+        """Take out what is to be applied now that a worker has ended a step or finished.
 
-    @abstractmethod
-    def on_finish(self) -> Sequence[Update]:
-        """A worker has finished. Returns what to apply now."""
+        In this order, each by way of `total`; then comes `settled`. Nobody calls `due` between.
+        """
+
+    def total(self, due: Due) -> Update:
+        """The update of something due. May take long, and needs nothing of this object."""
+        raise NotImplementedError(f"mode {self.name} is never due")
+
+    def settled(self) -> None:
+        """What was due has been applied: the clock moves on, and pulls may be answered."""
+        return
+
+    def close(self) -> list[Update]:
+        """All three steps, for one who applies the result before anybody pulls."""
+        updates = [self.total(due) for due in self.due()]
+        self.settled()
+        return [update for update in updates if update.keys.size]
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         """The workers whose steps a pull that may not be answered waits for."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Due, Mode, Update
 from kv.consistency.progress import Progress
 from kv.consistency.rounds import Round, aggregated
 from kv.errors import LatePushError
@@ -29,6 +29,7 @@ class Synchronous(Mode):
         super().__init__(table, progress, aggregator)
         self.clock = self._target()
         self.rounds: dict[int, Round] = {}
+        self._settling = self.clock  # the clock when all that is due has been applied
 
     def check_push(self, rank: int, step: int) -> None:
         if step < max(self.clock, self.progress.completed[rank]):
@@ -37,16 +38,35 @@ class Synchronous(Mode):
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         if update.keys.size or self.aggregator == "weighted_mean":  # its weight counts
             self.rounds.setdefault(step, {}).setdefault(rank, []).append(update)
+            self.held += update.grads.size
         return ()
 
     def may_pull(self, rank: int, step: int) -> bool:
         return self.clock >= step
 
-    def on_step(self) -> Sequence[Update]:
-        return self._close()
+    def due(self) -> Sequence[Due]:
+        target = self._target()
+        if self.progress.slowest() is None and self.rounds:
+            # all have finished: what was pushed in a step nobody ended still counts
+            target = max(target, max(self.rounds) + 1)
+        closed = sorted(number for number in self.rounds if number < target)
+        self._settling = target
+        due = [self._due(number) for number in closed]
+        self.held -= sum(push.grads.size for d in due for some in d[1].values() for push in some)
+        return due
 
-    def on_finish(self) -> Sequence[Update]:
-        return self._close()
+    def _due(self, number: int) -> tuple[int, Round, int]:
+        """A round's number, its pushes, and how many workers took part in it."""
+        pushes = self.rounds.pop(number)
+        present = [r for r, done in enumerate(self.progress.completed) if done > number]
+        return number, pushes, len({*present, *pushes})
+
+    def total(self, due: Due) -> Update:
+        number, pushes, workers = due
+        return aggregated(self.aggregator, pushes, workers, number)
+
+    def settled(self) -> None:
+        self.clock = max(self.clock, self._settling)
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         return self.progress.behind(step)
@@ -61,18 +81,3 @@ class Synchronous(Mode):
         """The number of rounds that can be closed by now."""
         slowest = self.progress.slowest()
         return max(self.progress.completed) if slowest is None else slowest
-
-    def _close(self) -> list[Update]:
-        target = self._target()
-        if self.progress.slowest() is None and self.rounds:
-            # all have finished: what was pushed in a step nobody ended still counts
-            target = max(target, max(self.rounds) + 1)
-        closed = sorted(number for number in self.rounds if number < target)
-        self.clock = max(self.clock, target)
-        updates = [self._aggregated(number) for number in closed]
-        return [update for update in updates if update.keys.size]
-
-    def _aggregated(self, number: int) -> Update:
-        pushes = self.rounds.pop(number)
-        present = [r for r, done in enumerate(self.progress.completed) if done > number]
-        return aggregated(self.aggregator, pushes, len({*present, *pushes}), number)

@@ -2,6 +2,9 @@
 
     jit       the `kernel` decorator and the prefetch hint
     hash      mix64 and the open-addressing index
+    records   the record beside each row: key, version, shows, last seen
+    tiers     which rows go to disk, and their way there and back
+    bloom     sightings of keys, counted in little memory
     merge     a key list -> increasing unique keys, their inverse, their summed gradients
     slots     slots of keys, and keys grouped by the server that owns them
     rows      gather, scatter, initial values

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 
 @kernel
@@ -17,9 +17,10 @@ def adagrad(data, dim, rows, grads, lr, eps):
     data: float32 (capacity, stride), weights then sums of squares; rows: int64 (n,), no row twice;
     grads: float32 (n, dim), only read; lr, eps: float32."""
     count, width = np.uint64(rows.size), np.uint64(dim)
+    ahead = ahead_of(width + width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], width + width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width + width)
         row = np.uint64(rows[i])
         for j in range(width):
             g = grads[i, j]

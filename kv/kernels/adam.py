@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 
 @kernel
@@ -53,9 +53,10 @@ def adam(data, dim, rows, grads, lr, decay, beta1, beta2, eps, rates, scales):
     keep1, keep2 = np.float32(beta1), np.float32(beta2)
     take1, take2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     log1, log2 = np.log(beta1), np.log(beta2)  # -inf of 0, whose powers come out as 0
+    ahead = ahead_of(second + width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], second + width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], second + width)
         row = np.uint64(rows[i])
         steps = data[row, second + width] + np.float32(1)
         data[row, second + width] = steps

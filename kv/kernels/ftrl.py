@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 
 @kernel
@@ -28,9 +28,10 @@ def ftrl(data, dim, rows, grads, lr, beta, near, ridge):
     count, width = np.uint64(rows.size), np.uint64(dim)
     second = width + width
     zero, one = np.float32(0), np.float32(1)
+    ahead = ahead_of(second + width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], second + width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], second + width)
         row = np.uint64(rows[i])
         for j in range(width):  # without a branch: all is computed, then chosen
             g, w, y, before = grads[i, j], data[row, j], data[row, width + j], data[row, second + j]

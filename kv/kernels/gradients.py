@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 FOUR = np.uint64(4)
 
@@ -19,9 +19,10 @@ def prepare(data, dim, rows, grads, value, norm, scale, decay, out):
     read; value, norm, scale, decay: float32; out: float32 (n, dim), written. Each number is brought
     into ±value, each row to a norm of `norm` at most (either may be infinite), then scaled."""
     count, width = np.uint64(rows.size), np.uint64(dim)
+    ahead = ahead_of(width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width)
         row = np.uint64(rows[i])
         factor = scale
         if norm < np.inf:

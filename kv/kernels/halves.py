@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from kv.kernels.hash import mix64
-from kv.kernels.jit import AHEAD, bits_of, float_of, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, bits_of, float_of, kernel, prefetch_row
 
 ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
@@ -101,9 +101,10 @@ def gather_halves(data, rows, out):
     data: float32 (capacity, stride); rows: int64 (n,); out: float32 (n, dim)."""
     count, width = np.uint64(rows.size), np.uint64(out.shape[1])
     halves = data.view(np.uint16)
+    ahead = ahead_of((width + ONE) >> ONE)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], (width + ONE) >> ONE)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], (width + ONE) >> ONE)
         row = np.uint64(rows[i])
         for j in range(width):
             out[i, j] = widened(np.uint32(halves[row, j]))
@@ -142,9 +143,10 @@ def take_rows(data, rows, dim, out):
     count, width = np.uint64(rows.size), np.uint64(dim)
     packed, state = (width + ONE) >> ONE, np.uint64(out.shape[1]) - width
     halves = data.view(np.uint16)
+    ahead = ahead_of(packed + state)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], packed + state)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], packed + state)
         row = np.uint64(rows[i])
         for j in range(width):
             out[i, j] = widened(np.uint32(halves[row, j]))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 AHEAD = np.uint64(24)  # rows or keys between a prefetch and its use; measured at dim 8 to 64
+LINES_AHEAD = np.uint64(72)  # cache lines likewise, of rows of a line or two; 96 are too many of 3
 LINE = np.uint64(16)  # float32 in a cache line
 FARTHEST = np.uint64(128)  # floats of a row fetched by hand; the hardware notices longer ones
 
@@ -115,6 +116,12 @@ def _compiled_float_of(bits: Any) -> Any:
         return _bitcast(np.uint32(bits), np.float32)  # type: ignore[call-arg]
 
     return cast
+
+
+@kernel
+def ahead_of(floats):
+    """How many rows ahead to ask for a row of so many floats: some lines, but rows enough."""
+    return max(AHEAD, LINES_AHEAD // ((np.uint64(floats) + LINE - np.uint64(1)) // LINE))
 
 
 @kernel

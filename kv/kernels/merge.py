@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 ONE = np.uint64(1)
 
@@ -144,9 +144,10 @@ def add_rows(sums, places, grads):
     sums: float32 (m, dim), filled with -0.0 by the caller: the one start that adds to nothing, a
     sum of negative zeros included; places: int64 (n,); grads: float32 (n, dim), only read."""
     count, dim = np.uint64(places.size), np.uint64(grads.shape[1])
+    ahead = ahead_of(dim)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(sums, places[i + AHEAD], dim)
+        if i + ahead < count:
+            prefetch_row(sums, places[i + ahead], dim)
         place = np.uint64(places[i])
         for j in range(dim):
             sums[place, j] += grads[i, j]

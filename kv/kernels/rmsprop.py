@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 
 @kernel
@@ -18,9 +18,10 @@ def rmsprop(data, dim, rows, grads, lr, rho, eps):
     (n, dim), only read; lr, eps: float32; rho: float64."""
     count, width = np.uint64(rows.size), np.uint64(dim)
     keep, take = np.float32(rho), np.float32(1.0 - rho)
+    ahead = ahead_of(width + width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], width + width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width + width)
         row = np.uint64(rows[i])
         for j in range(width):
             g = grads[i, j]
@@ -37,9 +38,10 @@ def rmsprop_momentum(data, dim, rows, grads, lr, rho, eps, mu):
     count, width = np.uint64(rows.size), np.uint64(dim)
     second = width + width
     keep, take = np.float32(rho), np.float32(1.0 - rho)
+    ahead = ahead_of(second + width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], second + width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], second + width)
         row = np.uint64(rows[i])
         for j in range(width):
             g = grads[i, j]

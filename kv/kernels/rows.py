@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from kv.kernels.hash import mix64
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
@@ -23,9 +23,10 @@ def gather(data, rows, out):
 
     data: float32 (capacity, stride); rows: int64 (n,); out: float32 (n, width)."""
     count, width = np.uint64(rows.size), np.uint64(out.shape[1])
+    ahead = ahead_of(width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width)
         row = np.uint64(rows[i])
         for j in range(width):
             out[i, j] = data[row, j]
@@ -73,13 +74,6 @@ def reset_state(data, rows, dim, value):
         row = np.uint64(rows[i])
         for j in range(np.uint64(dim), np.uint64(data.shape[1])):
             data[row, j] = value
-
-
-@kernel
-def stamp(versions, rows, version):
-    """versions[rows] = version.  versions: uint64 (capacity,)."""
-    for i in range(np.uint64(rows.size)):
-        versions[np.uint64(rows[i])] = version
 
 
 @kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 FOUR = np.uint64(4)
 
@@ -23,9 +23,10 @@ def rowwise_adagrad(data, dim, rows, grads, lr, eps):
     Four partial sums: one chain of additions would cost more than all the rest."""
     count, width = np.uint64(rows.size), np.uint64(dim)
     whole = width - width % FOUR
+    ahead = ahead_of(width + np.uint64(1))
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], width + np.uint64(1))
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width + np.uint64(1))
         row = np.uint64(rows[i])
         a = b = c = d = np.float32(0)
         for j in range(np.uint64(0), whole, FOUR):

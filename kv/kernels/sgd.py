@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import AHEAD, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 
 @kernel
@@ -14,9 +14,10 @@ def sgd(data, dim, rows, grads, lr):
     data: float32 (capacity, stride), weights first; rows: int64 (n,), no row twice; grads: float32
     (n, dim), only read; lr: float32."""
     count, width = np.uint64(rows.size), np.uint64(dim)
+    ahead = ahead_of(width)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(data, rows[i + AHEAD], width)
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width)
         row = np.uint64(rows[i])
         for j in range(width):
             data[row, j] -= lr * grads[i, j]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.kernels.jit import AHEAD, frozen, kernel, prefetch_row
+from kv.kernels.jit import ahead_of, frozen, kernel, prefetch_row
 from kv.kernels.merge import add_rows, merge_keys
 
 Part = tuple[NDArray[np.uint64], NDArray[np.float32]]
@@ -70,9 +70,10 @@ def add_scaled_rows(sums, places, grads, factor):
 
     factor: float32."""
     count, dim = np.uint64(places.size), np.uint64(grads.shape[1])
+    ahead = ahead_of(dim)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(sums, places[i + AHEAD], dim)
+        if i + ahead < count:
+            prefetch_row(sums, places[i + ahead], dim)
         place = np.uint64(places[i])
         for j in range(dim):
             sums[place, j] += factor * grads[i, j]
@@ -85,9 +86,10 @@ def keep_longest(longest, squares, places, grads):
     longest: float32 (m, dim), written; squares: float64 (m,), the sums of squares of `longest`, -1
     where nothing has come yet, written; places: int64 (n,); grads: float32 (n, dim), only read."""
     count, dim = np.uint64(places.size), np.uint64(grads.shape[1])
+    ahead = ahead_of(dim)
     for i in range(count):
-        if i + AHEAD < count:
-            prefetch_row(longest, places[i + AHEAD], dim)
+        if i + ahead < count:
+            prefetch_row(longest, places[i + ahead], dim)
         place = np.uint64(places[i])
         total = 0.0
         for j in range(dim):

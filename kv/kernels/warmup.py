@@ -15,14 +15,28 @@ from typing import Any
 
 import numpy as np
 
-from kv.kernels import halves, merge, rows, slots, sums, updates
+from kv.kernels import (
+    bloom,
+    deltas,
+    digest,
+    halves,
+    merge,
+    records,
+    rows,
+    slots,
+    sums,
+    tiers,
+    transfer,
+    updates,
+)
 from kv.kernels import hash as index
 from kv.kernels.jit import frozen
 from kv.optimizers import Optimizer, RMSprop
 
 MODULES = (
-    *("hash", "merge", "rows", "slots", "jit", "sums", "halves", "gradients", "sgd", "momentum"),
-    *("adagrad", "rowwise", "adam", "rmsprop", "adadelta", "ftrl"),
+    *("hash", "records", "tiers", "bloom", "merge", "rows", "slots", "jit", "sums", "halves"),
+    *("deltas", "digest", "transfer", "gradients", "sgd", "momentum", "adagrad", "rowwise"),
+    *("adam", "rmsprop", "adadelta", "ftrl"),
 )
 
 
@@ -41,6 +55,7 @@ def warm_up(dim: int, optimizer: Optimizer) -> None:
     _warm_rows(frozen(unique), frozen(merged), _warm_index(frozen(unique)), optimizer)
     out = np.empty((keys.size, dim), np.float32)
     rows.expand(frozen(merged), inverse, out)
+    _warm_requests(frozen(unique), frozen(merged))
 
 
 def signatures() -> dict[str, int]:
@@ -62,15 +77,51 @@ def _warm_slots() -> None:
     slots.group_by_owner(keys, owner, np.empty(1, np.uint16), counts, starts, order)
 
 
+def _warm_requests(keys: Any, values: Any) -> None:
+    """What workers and servers do to lists and values on their way; keys increase."""
+    digest.digest(keys, np.uint64(1))
+    widths = np.empty(1, np.uint8)
+    coded = np.empty(deltas.measure(keys, widths), np.uint8)
+    deltas.write(keys, widths, coded)
+    deltas.read(keys[0], frozen(widths), frozen(coded), np.empty(keys.size, np.uint64))
+    bits, out = values.view(np.uint32), np.empty(values.shape, np.uint32)
+    order, out_keys = np.arange(keys.size), np.empty(keys.size, np.uint64)
+    transfer.copy_finite(bits.reshape(-1), out.reshape(-1))
+    transfer.gather_pairs(keys, bits, order, out_keys, out)
+    transfer.take_keys(keys, order, out_keys)
+    transfer.pack_blocks(bits.reshape(-1), order, out)
+    transfer.unpack_blocks(values, order, np.empty(values.size, np.float32))
+
+
 def _warm_index(keys: Any) -> Any:
-    """Rows 0, 1, … of `keys`, by way of an index."""
-    entries, larger, seed = np.zeros(32, np.uint64), np.zeros(64, np.uint64), np.uint64(1)
-    found = np.empty(keys.size, np.int64)
-    index.lookup(entries, seed, keys, found)
-    index.insert_absent(entries, seed, keys, found, np.arange(keys.size))
-    index.grow(entries, seed, larger)
-    index.delete(larger, seed, keys, found)
+    """Rows 0, 1, … of `keys`, by way of an index that begins to grow."""
+    entries, where = np.zeros(1024, np.uint64), np.array([0, 26, 256, 26, 0, 1], np.uint64)
+    records, cold = np.zeros((keys.size, 3), np.uint64), np.zeros((1, 3), np.uint64)
+    found, rows = np.empty(keys.size, np.int64), np.arange(keys.size)
+    index.insert(entries, where, records, keys, rows)
+    index.move(entries, where, 1)
+    index.lookup(entries, where, records, cold, keys, found)
+    index.redirect(entries, where, keys, rows, rows)
+    index.delete(entries, where, records, cold, keys, found)
     return found
+
+
+def _warm_records(keys: Any, found: Any, data: Any) -> None:
+    """What the store does beside the optimiser: records, tiers, admission."""
+    of_rows = np.ones((keys.size, 3), np.uint64)
+    records.begin(of_rows, found, 1, 1)
+    records.see(of_rows, found, 1, 1, 1, 0.0)
+    records.add_shows(of_rows, found, frozen(np.ones(found.size, np.float32)))
+    records.expired(of_rows, 0, 1, 1, 0.0, 1, 0.0, np.empty(1, np.int64))
+    marks, words = np.ones(found.size, np.uint8), data.view(np.uint32)
+    on_disk = np.zeros((found.size, words.shape[1] + 6), np.uint32)
+    tiers.mark(marks, found, tiers.USED)
+    tiers.choose(marks, of_rows, found.size, 0, np.empty(1, np.int64))
+    tiers.spill(words, of_rows.view(np.uint32), found, on_disk, found)
+    tiers.fetch(words, of_rows.view(np.uint32), found, on_disk, found)
+    counters = np.zeros(64, np.uint8)
+    bloom.sight(counters, np.uint64(1), keys, np.empty(keys.size, np.uint8))
+    bloom.halve(counters)
 
 
 def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None:
@@ -79,10 +130,10 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
     data, out = np.zeros((keys.size, stride), np.float32), np.empty(values.shape, np.float32)
     rows.initialize(data, found, keys, dim, rows.CONSTANT, 0.0, 0.0, np.uint64(0))
     rows.reset_state(data, found, dim, np.float32(0))
-    rows.stamp(np.zeros(keys.size, np.uint64), found, np.uint64(1))
     rows.scatter(data, found, values)
     rows.gather(data, found, out)
     rows.gather_or_zero(data, found, out)
+    _warm_records(keys, found, data)
     _warm_halves(data, found, keys, values, out)
     for variant in _variants(optimizer):
         update = updates.update_of(variant, is_whole=True)

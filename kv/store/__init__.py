@@ -1,9 +1,17 @@
 """Rows in memory: an index from keys to row numbers, and an arena that holds the rows.
 
-    arena    reserved address space that fills as it is touched
-    index    keys -> row numbers
-    formats  how weights and state lie in a row, and what an update does to them
-    sparse   SparseStore, all of them together
+    arena      reserved address space that fills as it is touched
+    numbers    numbers given out and taken back
+    index      keys -> row numbers, and the rows' records; grows without a stop
+    cold       records of rows on disk
+    space      RowSpace, where the rows of a table lie: index, memory, disk
+    limits     what happens when memory is full: refuse, evict, spill
+    lifecycle  admission and expiry
+    stats      StoreStats, what a store tells about itself
+    formats    how weights and state lie in a row, and what an update does to them
+    sparse     SparseStore, all of it together
+    parts      a sparse table's stores, each with a lock, for threads beside each other
+    blocks     a dense table's store, with a lock
 
-No thread safety: the caller holds a lock.
+A store is not thread safe; `parts` and `blocks` hold the locks.
 """

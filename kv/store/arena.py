@@ -1,9 +1,10 @@
 """Address space reserved once and filled as it is touched, as NumPy arrays that never move.
 
 An array that grew by copying would stop the server for the copy and need twice the memory. Here
-the array has its final size from the start; pages come to exist when they are first written. From
-two megabytes on, huge pages are asked for: they cost an eighth of the page faults and far fewer
-address translations. Below that small tables keep small pages, or each would take two megabytes.
+the array has its final size from the start; pages come to exist when they are first written, and
+`release` gives back those that are not needed any more. From two megabytes on, huge pages are asked
+for: they cost an eighth of the page faults and far fewer address translations. Below that small
+tables keep small pages, or each would take two megabytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def physical_memory() -> int:
 
 
 def reserve(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array of zeros whose memory is taken only where it is written.
+    """An array of zeros, on a page of its own, whose memory is taken only where it is written.
 
     Its memory goes back to the system with the last view of it.
 
@@ -51,3 +52,19 @@ def reserve(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         except OSError as error:  # a kernel without huge pages works, only slower
             log.debug("no huge pages: %s", error)
     return np.frombuffer(memory, kind, count).reshape(shape)
+
+
+def release(array: NDArray[Any], start: int, stop: int) -> int:
+    """Give back the memory of the bytes from `start` to `stop` of an array that `reserve` made.
+
+    They read zero afterwards. Only whole huge pages' worth goes (counted from the array's start),
+    so that pages are not broken up; returns where the next call should start.
+    """
+    first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, stop // HUGE_PAGE * HUGE_PAGE
+    if last <= first:
+        return start
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner.obj.madvise(mmap.MADV_DONTNEED, first, last - first)
+    return last

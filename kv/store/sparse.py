@@ -1,36 +1,42 @@
-"""The rows of one table on one server.
+"""The rows of one table, or of a part of it, on one server.
 
-A row is one stretch of memory: weights, optimiser state, padding, so that an update touches one
-place. Beside it stand the row's key and its version, the store's version when the row last changed.
-Rows of deleted keys are given out again, last one first.
+`SparseStore` joins what stands beside it: where the rows are (`space`), what happens when memory
+is full (`limits`), which keys get rows and which rows go again (`lifecycle`), and how a row is made
+and updated (`formats`). A change is numbered: a row's version is the store's version when the
+row last changed.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.errors import ArenaFullError, MissingKeyError
-from kv.kernels import rows as kernels
+from kv.errors import MissingKeyError
+from kv.initializers import table_seed
+from kv.kernels import records
 from kv.kernels.jit import frozen
 from kv.spec import LINE, TableSpec
 from kv.store import arena
 from kv.store.formats import format_of
 from kv.store.index import Index
-
-log = logging.getLogger(__name__)
+from kv.store.lifecycle import Admissions, Sweep, gate_of
+from kv.store.limits import Evict, limit_of
+from kv.store.stats import StoreStats, TopKeys
 
 BATCH = 65536  # rows of one batch of `items`
+SWEEP = 4096  # rows that one push looks at for expiry, at most
+ONE_SHOW = int(records.SHOW)
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Rows = NDArray[np.int64]
+Shows = NDArray[np.float32]
 
 
 class SparseStore:
-    """Rows of `spec.dim` weights with their optimiser's state, by key.
+    """Rows of `spec.dim` float32 with their optimiser's state, by key. Not thread safe.
 
     All key arguments are uint64 (n,), strictly increasing, and all values float32 (n, dim); the
     engine has checked that.
@@ -39,18 +45,39 @@ class SparseStore:
         spec: the table's definition, its mode and seed resolved.
         capacity: keys to expect; only a hint.
         reserve: bytes of address space for rows; by default this machine's memory.
+        parts: stores of this server that share the table, and so its memory limit.
+        now: the time in seconds, for what rows remember and for expiry.
+        spill_dir: where rows that are spilled lie; empty is the system's directory for temporary
+            files.
     """
 
-    def __init__(self, spec: TableSpec, capacity: int = 0, reserve: int | None = None) -> None:
-        self.spec, self.dim = spec, spec.dim
+    def __init__(
+        self,
+        spec: TableSpec,
+        capacity: int = 0,
+        reserve: int | None = None,
+        *,
+        parts: int = 1,
+        now: Callable[[], float] = time.time,
+        spill_dir: str = "",
+    ) -> None:
+        self.spec, self.dim, self._now = spec, spec.dim, now
         self.format = format_of(spec)
         self.stride = stride_of(self.format.floats, is_tight=spec.storage == "float16")
-        self.index = Index(capacity)
         self.version = 0  # grows with every change
-        self.top = 0  # rows ever given out
-        self.free: list[Rows] = []
-        self.num_free = 0
-        self._reserve(arena.physical_memory() if reserve is None else reserve, capacity)
+        nbytes = arena.physical_memory() if reserve is None else reserve
+        self.limit = limit_of(spec, self.stride, capacity, nbytes, parts, spill_dir)
+        self.space = self.limit.space
+        self._gate: Admissions | None = None
+        if spec.admission is not None:
+            self._gate = Admissions(
+                gate_of(spec.admission, table_seed(spec.seed or 0, spec.name), parts)
+            )
+        self._sweep = None if spec.expiry is None else Sweep(spec.expiry)
+        self._rate = 0.0 if self._sweep is None else self._sweep.rate
+        self._watches = self._sweep is not None or isinstance(self.limit, Evict)
+        self._top = TopKeys()
+        self._hits = self._misses = 0
 
     def __len__(self) -> int:
         return len(self.index)
@@ -59,58 +86,108 @@ class SparseStore:
         return f"<SparseStore {self.spec.name} rows={len(self)} version={self.version}>"
 
     @property
+    def index(self) -> Index:
+        """Keys and records of the rows."""
+        return self.space.index
+
+    @property
+    def data(self) -> Values:
+        """The rows in memory, float32 (capacity, stride): weights, then state, then padding."""
+        return self.space.data
+
+    @property
+    def capacity(self) -> int:
+        """Rows that address space is reserved for."""
+        return self.space.capacity
+
+    @property
+    def generation(self) -> int:
+        """Changes when the row number of a known key may have changed or become another key's."""
+        return self.space.generation
+
+    @property
     def nbytes(self) -> int:
-        """Bytes in use by rows ever given out and by the index."""
-        return self.top * (4 * self.stride + 16) + self.index.nbytes
+        """Bytes of memory in use: rows ever given out, their records, index, counters."""
+        return self.limit.nbytes + (self._gate.nbytes if self._gate else 0)
 
-    def pull(self, keys: Keys, create: bool = True) -> Values:
-        """Weights of `keys`, float32 (n, dim), new memory.
+    @property
+    def top(self) -> int:
+        """Where a scan ends."""
+        return self.space.end
 
-        A key without a row gets one if the table says missing=init and `create` is true; else it
-        reads what it would be initialised to, or zeros under missing=zeros.
+    def pull(
+        self,
+        keys: Keys,
+        create: bool = True,
+        out: Values | None = None,
+        rows: Rows | None = None,
+    ) -> Values:
+        """Weights of `keys`, float32 (n, dim).
 
-        Raises:
-            MissingKeyError: a key has no row and the table says missing=error.
-        """
-        keys = frozen(keys)
-        rows, absent = self.index.find(keys)
-        out = np.empty((keys.size, self.dim), np.float32)
-        if absent and create and self.spec.missing == "init":
-            self._make_room(absent)
-            self.version += 1
-            self._create(keys, rows, absent)
-            absent = 0
-        if not absent:
-            self.format.gather(self.data, rows, out)
-            return out
-        self._refuse_missing(keys, rows)
-        self.format.gather_or_zero(self.data, rows, out)
-        if self.spec.missing == "init":
-            places = np.flatnonzero(rows < 0)
-            self.format.preview(out, places, frozen(keys[places]))
-        return out
-
-    def push(self, keys: Keys, grads: Values, clock: int = 0) -> None:
-        """One optimiser step on the rows of `keys`; a key without a row gets one first.
+        A key without a row gets one if the table says missing=init, has no admission policy, and
+        `create` is true; else it reads what it would be initialised to, or zeros under
+        missing=zeros. With `create` the rows count as seen, where anything asks for that.
 
         Args:
-            clock: the table's, which schedules and stochastic rounding follow.
+            out: float32 (n, dim), C-contiguous, to be written and returned; None is new memory.
+            rows: what `locate` said of `keys` in this `generation`.
+        Raises:
+            MissingKeyError: a key has no row and the table says missing=error.
+            ArenaFullError: no room for the rows; nothing changed.
+        """
+        if out is None:
+            out = np.empty((keys.size, self.dim), np.float32)
+        now = self._seconds() if create and self._watches else 0
+        if rows is not None:
+            if now:
+                self._see(rows, 0, now)
+            self.limit.touch(rows)
+            self._hits += rows.size
+            self.format.gather(self.data, rows, out)
+            return out
+        keys, version = frozen(keys), self.version + 1
+        if keys.size <= self.limit.at_once:
+            self._pull(keys, create, out, now, version)
+        else:
+            for part in self._parts(keys):
+                self._pull(keys[part], create, out[part], now, version)
+        return out
 
+    def push(
+        self,
+        keys: Keys,
+        grads: Values,
+        clock: int = 0,
+        rows: Rows | None = None,
+        shows: Shows | None = None,
+    ) -> None:
+        """One optimiser step on the rows of `keys`; a key without a row gets one first.
+
+        With an admission policy only if that admits it, else its gradient is dropped.
+
+        Args:
+            clock: the table's, which schedules, rounding and WithProbability follow.
+            rows: what `locate` said of `keys` in this `generation`.
+            shows: what the push counts for each key, float32 (n,); None is 1.
         Raises:
             MissingKeyError: a key has no row and the table says missing=error; nothing changed.
+            ArenaFullError: no room for the rows; nothing changed, except where the disk was full
+                in the midst of a push of more rows than fit into memory together.
         """
         if keys.size == 0:
             return
-        keys, grads = frozen(keys), frozen(grads)
-        rows, absent = self.index.find(keys)
-        if absent:
-            self._refuse_missing(keys, rows)
-            self._make_room(absent)
-        self.version += 1
-        if absent:
-            self._create(keys, rows, absent)
-        self.format.update(self.data, keys, rows, grads, clock)
-        kernels.stamp(self.versions, rows, np.uint64(self.version))
+        keys, grads, version = frozen(keys), frozen(grads), self.version + 1
+        if rows is not None:
+            self._hits += rows.size
+            self._step(keys, rows, grads, clock, shows, version)
+        elif keys.size <= self.limit.at_once:
+            self._push(keys, grads, clock, shows, version)
+        else:
+            for part in self._parts(keys):
+                counts = None if shows is None else shows[part]
+                self._push(keys[part], grads[part], clock, counts, version)
+        if self._sweep is not None and self._sweep.is_due(self._now()):
+            self.expire(most=min(SWEEP, 64 + keys.size // 4))
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of later pushes, before the schedule's factor.
@@ -121,48 +198,90 @@ class SparseStore:
         self.format.step.set_lr(lr)
 
     def create(self, keys: Keys) -> None:
-        """Make and initialise rows for the keys that have none, whatever the table's `missing`."""
-        keys = frozen(keys)
-        rows, absent = self.index.find(keys)
-        if absent:
-            self._make_room(absent)
-            self.version += 1
-            self._create(keys, rows, absent)
+        """Make and initialise rows for the keys that have none, whatever the table's policies.
+
+        In a new store they are numbered 0, 1, … in the order of `keys`.
+        """
+        keys, version = frozen(keys), self.version + 1
+        for start in range(0, keys.size, self.limit.at_once):
+            part = keys[start : start + self.limit.at_once]
+            self.limit.settle(part.size)
+            rows, absent, _ = self.index.find(part)
+            if absent:
+                self._bring(part, rows, absent, 0, version)
+                self.limit.touch(rows)
+
+    def locate(self, keys: Keys) -> Rows | None:
+        """The row numbers of `keys`, int64 (n,), if all have rows in memory; else None."""
+        rows, absent, on_disk = self.index.find(frozen(keys))
+        return None if absent or on_disk else rows
 
     def absent(self, keys: Keys) -> Keys:
         """Those of `keys` that have no row."""
-        rows, absent = self.index.find(frozen(keys))
-        return keys[rows < 0] if absent else keys[:0]
+        rows, absent, _ = self.index.find(frozen(keys))
+        return keys[rows == -1] if absent else keys[:0]
 
     def assign(self, keys: Keys, values: Values) -> None:
-        """Set rows outright, made where there are none; their optimiser state starts again."""
-        if keys.size == 0:
-            return
-        keys, values = frozen(keys), frozen(values)
-        rows, absent = self.index.find(keys)
-        if absent:
-            self._make_room(absent)
-        self.version += 1
-        if absent:
-            self._add(keys, rows, absent)
-        self.format.assign(self.data, rows, values)
-        kernels.stamp(self.versions, rows, np.uint64(self.version))
+        """Set rows outright, made where there are none; their optimiser state starts again.
+
+        Raises:
+            ArenaFullError: no room for the rows.
+        """
+        keys, values, now, version = frozen(keys), frozen(values), self._seconds(), self.version + 1
+        for start in range(0, keys.size, self.limit.at_once):
+            part = slice(start, start + self.limit.at_once)
+            self.limit.settle(keys[part].size)
+            rows, absent, on_disk = self.index.find(keys[part])
+            if absent or on_disk:
+                self._bring(keys[part], rows, absent, on_disk, version)
+            self.version = version
+            self.format.assign(self.data, rows, values[part])
+            self._see(rows, version, now)
+            self.limit.touch(rows)
 
     def delete(self, keys: Keys) -> int:
         """Forget rows; returns how many there were."""
-        rows = self.index.remove(frozen(keys))
-        rows = rows[rows >= 0]
-        if rows.size:
-            self.version += 1
-            self.used[rows] = False
-            self.free.append(rows)
-            self.num_free += rows.size
-        return int(rows.size)
+        removed = self.space.remove(keys)
+        self.version += bool(removed)
+        return removed
+
+    def expire(self, now: float | None = None, most: int | None = None) -> int:
+        """Look at all rows, or at the next `most`, and forget those that the policy lets go.
+
+        A push calls this for some rows. `now` is in seconds, by default the store's clock. Returns
+        how many went.
+        """
+        if self._sweep is None:
+            return 0
+        gone = self._sweep.run(self.space, self._now() if now is None else now, most)
+        self.version += bool(gone)
+        return gone
+
+    def stats(self) -> StoreStats:
+        """Sizes of now and counts since the store was made."""
+        cold = self.space.cold
+        return StoreStats(
+            rows=len(self),
+            hot_rows=self.space.in_use,
+            nbytes=self.nbytes,
+            disk_nbytes=0 if cold is None else cold.nbytes,
+            load_factor=self.index.load,
+            admitted=self._gate.admitted if self._gate else 0,
+            denied=self._gate.denied if self._gate else 0,
+            dropped_gradients=self._gate.denied if self._gate else 0,
+            evicted=self.limit.evicted,
+            expired=0 if self._sweep is None else self._sweep.expired,
+            spilled=self.limit.spilled,
+            hot_hits=self._hits,
+            hot_misses=self._misses,
+            top=self._top.look(self.space),
+        )
 
     def items(self, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights), at most `batch` each; keys rise within a batch.
 
-        Between two batches the table may change; a key added meanwhile may come or not.
+        Between two batches the table may change; a key added meanwhile may come or not, and so may
+        one that is read back from disk or written there.
         """
         start = 0
         while start < self.top:
@@ -173,113 +292,126 @@ class SparseStore:
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         """The rows numbered from `start`, `count` or fewer: (keys, weights, where to go on).
 
-        The scan is over when the returned number is not below `top`.
+        Rows in memory come first, then those on disk. The scan is over when the returned number is
+        not below `top`.
         """
-        start = max(start, 0)
-        stop = min(start + max(count, 1), self.top)
-        rows = start + np.flatnonzero(self.used[start:stop])
-        rows = rows[np.argsort(self.keys[rows])]
+        keys, data, rows, stop = self.space.scan(start, count)
         out = np.empty((rows.size, self.dim), np.float32)
-        self.format.gather(self.data, rows, out)
-        return self.keys[rows], out, stop
+        self.format.gather(data, rows, out)
+        return keys, out, stop
 
     def validate(self) -> None:
-        """Assert what must always hold between index, rows and free list."""
-        self.index.validate()
-        free = np.concatenate([*self.free, np.empty(0, np.int64)])
-        assert free.size == self.num_free, "the free list is miscounted"
-        assert np.unique(free).size == free.size, "a row is free twice"
-        assert not self.used[free].any(), "a row is free and in use"
-        used = np.flatnonzero(self.used[: self.top])
-        assert used.size == len(self) == self.top - free.size, "rows are lost"
-        rows, absent = self.index.find(frozen(self.keys[used]))
-        assert absent == 0, "a row's key is not in the index"
-        assert np.array_equal(rows, used), "a row's key leads to another row"
-        assert (self.versions[used] <= self.version).all(), "a row is newer than the store"
+        """Assert what must always hold between index, rows and free numbers."""
+        self.space.validate()
+        self.limit.validate()
+        versions = self.index.records[: self.space.numbers.top, records.VERSION]
+        assert (versions <= self.version).all(), "a row is newer than the store"
+
+    def _pull(self, keys: Keys, create: bool, out: Values, now: int, version: int) -> None:
+        makes = create and self.spec.missing == "init" and self._gate is None
+        self.limit.settle(keys.size)
+        rows, absent, on_disk = self.index.find(keys)
+        self._count(keys.size - absent, on_disk)
+        if absent and not makes:
+            self._refuse_missing(keys, rows)
+        if on_disk or (absent and makes):
+            self._bring(keys, rows, absent if makes else 0, on_disk, version)
+        if now:
+            self._see(rows if makes or not absent else rows[rows >= 0], 0, now)
+        self.limit.touch(rows)
+        if makes or not absent:
+            self.format.gather(self.data, rows, out)
+            return
+        self.format.gather_or_zero(self.data, rows, out)
+        if self.spec.missing == "init":
+            places = np.flatnonzero(rows < 0)
+            self.format.preview(out, places, frozen(keys[places]))
+
+    def _push(
+        self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
+    ) -> None:
+        self.limit.settle(keys.size)
+        rows, absent, on_disk = self.index.find(keys)
+        self._count(keys.size - absent, on_disk)
+        if absent:
+            self._refuse_missing(keys, rows)
+            if self._gate is not None:
+                kept = self._gate.kept(keys, rows, clock)
+                absent -= keys.size - kept.size
+                keys, grads, rows = frozen(keys[kept]), frozen(grads[kept]), rows[kept]
+                shows = shows[kept] if shows is not None else None
+        if absent or on_disk:
+            self._bring(keys, rows, absent, on_disk, version)
+        if rows.size:
+            self._step(keys, rows, grads, clock, shows, version)
+
+    def _step(
+        self,
+        keys: Keys,
+        rows: Rows,
+        grads: Values,
+        clock: int,
+        shows: Shows | None,
+        version: int,
+    ) -> None:
+        self.version = version
+        if shows is None:
+            self._see(rows, version, self._seconds(), ONE_SHOW)
+        else:
+            self._see(rows, version, self._seconds())
+            records.add_shows(self.index.records, rows, frozen(shows))
+        self.limit.touch(rows)
+        self.format.update(self.data, keys, rows, grads, clock)
+
+    def _bring(self, keys: Keys, rows: Rows, absent: int, on_disk: int, version: int) -> None:
+        """Rows for `absent` of the keys, new, and for `on_disk` of them, read back.
+
+        `rows` is completed in place.
+
+        Raises:
+            ArenaFullError: no room for them; nothing changed.
+        """
+        self.limit.make_room(absent + on_disk, rows)
+        if on_disk:
+            places = np.flatnonzero(rows < -1)
+            rows[places] = self.space.fetch(frozen(keys[places]), rows[places])
+        if absent:
+            self.version = version
+            places = np.flatnonzero(rows == -1)
+            wanted = frozen(keys[places])
+            fresh = self.space.add(wanted, version, self._seconds())
+            rows[places] = fresh
+            self.format.initialize(self.data, fresh, wanted)
+
+    def _parts(self, keys: Keys) -> Iterator[slice]:
+        """`keys` in slices that fit into memory together.
+
+        Raises:
+            MissingKeyError: a key has no row and the table says missing=error.
+        """
+        if self.spec.missing == "error":
+            self._refuse_missing(keys, self.index.find(keys)[0])
+        for start in range(0, keys.size, self.limit.at_once):
+            yield slice(start, start + self.limit.at_once)
+
+    def _see(self, rows: Rows, version: int, now: int, show: int = 0) -> None:
+        records.see(self.space.index.records, rows, version, show, now, self._rate)
+
+    def _count(self, found: int, on_disk: int) -> None:
+        self._hits += found - on_disk
+        self._misses += on_disk
+
+    def _seconds(self) -> int:
+        """The time as records keep it: whole seconds, never 0, which means that none is kept."""
+        return max(1, int(self._now()))
 
     def _refuse_missing(self, keys: Keys, rows: Rows) -> None:
-        if self.spec.missing == "error":
-            key = int(keys[int(np.argmax(rows < 0))])
+        if self.spec.missing == "error" and -1 in rows:
+            key = int(keys[int(np.argmax(rows == -1))])
             raise MissingKeyError(
                 self.spec.name,
                 f"key {key} has no row and the table says missing=error; assign it first",
             )
-
-    def _create(self, keys: Keys, rows: Rows, absent: int) -> None:
-        """Make and initialise the rows that `rows` marks with -1; complete it in place."""
-        places = np.flatnonzero(rows < 0)
-        self._add(keys, rows, absent)
-        fresh = rows[places]
-        self.format.initialize(self.data, fresh, frozen(keys[places]))
-        kernels.stamp(self.versions, fresh, np.uint64(self.version))
-
-    def _add(self, keys: Keys, rows: Rows, absent: int) -> None:
-        places = np.flatnonzero(rows < 0)
-        fresh = self._allocate(absent)
-        self.index.add(keys, rows, fresh)
-        self.keys[fresh] = keys[places]
-        self.used[fresh] = True
-
-    def _make_room(self, count: int) -> None:
-        """Before anything changes: see that `count` more rows will fit.
-
-        Raises:
-            ArenaFullError: the reserved address space has no room for them.
-        """
-        total = max(self.top, len(self) + count)
-        if total > self.capacity:
-            raise ArenaFullError(
-                self.spec.name,
-                f"{total} rows of {4 * self.stride} bytes do not fit into the {self.capacity} "
-                f"reserved on this server; use more servers or a smaller dim",
-            )
-        self.index.make_room(count)
-
-    def _allocate(self, count: int) -> Rows:
-        """`count` rows that nobody uses, freed ones first."""
-        from_top = max(0, count - self.num_free)
-        parts = [np.arange(self.top, self.top + from_top)]
-        self.top += from_top
-        need = count - from_top
-        while need:
-            last = self.free.pop()
-            if last.size > need:
-                self.free.append(last[: last.size - need])
-                last = last[last.size - need :]
-            parts.append(last)
-            need -= last.size
-            self.num_free -= last.size
-        return np.concatenate(parts)
-
-    def _reserve(self, nbytes: int, capacity: int) -> None:
-        """Reserve address space for rows; with less of it if the system grants no more."""
-        row_bytes = 4 * self.stride
-        if capacity * row_bytes > arena.physical_memory():
-            raise ArenaFullError(
-                self.spec.name,
-                f"{capacity} rows of {row_bytes} bytes are more than this machine's memory of "
-                f"{arena.physical_memory()} bytes; use more servers",
-            )
-        least = max(capacity, arena.LEAST // row_bytes, 1)
-        count = max(least, min(nbytes, arena.MOST) // row_bytes)
-        while True:
-            try:
-                self.data = arena.reserve((count, self.stride), np.float32)
-                self.keys = arena.reserve((count,), np.uint64)
-                self.versions = arena.reserve((count,), np.uint64)
-                self.used = arena.reserve((count,), np.bool_)
-                break
-            except (OSError, ValueError, MemoryError) as error:
-                if count == least:
-                    raise ArenaFullError(
-                        self.spec.name,
-                        f"no address space for {count} rows ({error}); see ulimit -v",
-                    ) from error
-                log.warning(
-                    "table %s: %d rows cannot be reserved (%s)", self.spec.name, count, error
-                )
-                count = max(least, count // 4)
-        self.capacity = count
 
 
 def stride_of(floats: int, is_tight: bool = False) -> int:

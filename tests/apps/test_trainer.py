@@ -24,6 +24,7 @@ from apps.ctr.progress import Progress, Step
 from apps.ctr.snapshot import take_snapshot
 from apps.ctr.trainer import TrainResult, score_part, train_steps, train_together, train_worker
 from kv.local import LocalCluster
+from pslite.session import local_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -326,3 +327,25 @@ def test_progress_measures_the_rows_since_the_last_report() -> None:
 
     areas = [line.partition("AUC ")[2].partition(",")[0] for line in said]
     assert areas == ["1.0000", "0.5000", "undefined"]
+
+
+def test_values_asked_for_ahead_change_nothing_in_one_process_and_in_rounds(
+    files: list[Path],
+) -> None:
+    plain, ahead = conf_of("train.epoch=2"), conf_of("train.epoch=2", "train.prefetch=true")
+
+    for mode in ("async", "sync"):
+        assert train(files, ahead, 2, mode).digest == train(files, plain, 2, mode).digest
+
+
+def test_a_worker_of_a_cluster_asks_ahead_for_all_batches_but_the_first(files: list[Path]) -> None:
+    conf = conf_of("train.prefetch=true", "train.shuffle=true")
+    data = [data_of(path, conf) for path in files]
+    with local_cluster(servers=2, seed=7) as nodes:
+        (worker,) = nodes.workers
+        result = train_worker(worker, conf, *data, sync=False)
+
+    assert result is not None
+    assert result.train_samples == 3000
+    assert result.test is not None
+    assert worker.counts["prefetched"] == worker.counts["prefetch_used"] == -(-3000 // 128) - 1

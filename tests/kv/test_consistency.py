@@ -45,7 +45,7 @@ def test_async_applies_each_push_at_once_and_never_holds_a_pull() -> None:
     assert as_dict(applied) == {3: 1.0}
     assert mode.clock == 1
     assert mode.may_pull(0, 99)
-    assert list(mode.on_step()) == list(mode.on_finish()) == []
+    assert list(mode.close()) == list(mode.close()) == []
 
 
 def test_a_round_closes_when_the_last_active_worker_has_ended_its_step() -> None:
@@ -55,12 +55,12 @@ def test_a_round_closes_when_the_last_active_worker_has_ended_its_step() -> None
 
     for rank in (2, 0):
         progress.step(rank, 0)
-        assert list(mode.on_step()) == []
+        assert list(mode.close()) == []
         assert not mode.may_pull(rank, 1)
     assert mode.may_pull(1, 0)
     assert mode.waits_for(0, 1) == [1]
     progress.step(1, 0)
-    (applied,) = mode.on_step()
+    (applied,) = mode.close()
 
     assert as_dict(applied) == {5: 3.0, 6: 1.0}
     assert mode.clock == 1
@@ -73,7 +73,7 @@ def test_a_round_without_pushes_closes_without_an_update() -> None:
 
     progress.step(0, 0)
 
-    assert list(mode.on_step()) == []
+    assert list(mode.close()) == []
     assert mode.clock == 1
 
 
@@ -86,7 +86,7 @@ def test_pushes_of_one_step_add_up_per_worker_before_workers_are_added() -> None
     for rank in range(2):
         progress.step(rank, 0)
 
-    (applied,) = mode.on_step()
+    (applied,) = mode.close()
 
     assert as_dict(applied) == {1: big + 2 * small}
 
@@ -108,10 +108,10 @@ def test_a_push_that_runs_ahead_waits_for_its_own_round() -> None:
 
     for rank in range(2):
         progress.step(rank, 0)
-    assert [as_dict(u) for u in mode.on_step()] == [{1: 1.0}]
+    assert [as_dict(u) for u in mode.close()] == [{1: 1.0}]
     for rank in range(2):
         progress.step(rank, 1)
-    assert [as_dict(u) for u in mode.on_step()] == [{1: 10.0}]
+    assert [as_dict(u) for u in mode.close()] == [{1: 10.0}]
 
 
 def test_a_finished_worker_is_waited_for_no_more() -> None:
@@ -121,7 +121,7 @@ def test_a_finished_worker_is_waited_for_no_more() -> None:
     mode.on_push(1, 0, update([1]))  # pushed, then gone without ending the step
 
     progress.finish(1)
-    (applied,) = mode.on_finish()
+    (applied,) = mode.close()
 
     assert as_dict(applied) == {1: 2.0}
     assert mode.clock == 1
@@ -130,12 +130,12 @@ def test_a_finished_worker_is_waited_for_no_more() -> None:
 def test_what_the_last_worker_leaves_is_applied() -> None:
     progress, mode = sync(2)
     progress.finish(1)
-    mode.on_finish()
+    mode.close()
     mode.on_push(0, 0, update([1]))
 
     progress.finish(0)
 
-    assert [as_dict(u) for u in mode.on_finish()] == [{1: 1.0}]
+    assert [as_dict(u) for u in mode.close()] == [{1: 1.0}]
     assert mode.clock == 1
 
 
@@ -145,7 +145,7 @@ def test_a_worker_that_skips_very_far_costs_nothing() -> None:
 
     progress.step(0, 10**15)
 
-    assert [as_dict(u) for u in mode.on_step()] == [{1: 1.0}]
+    assert [as_dict(u) for u in mode.close()] == [{1: 1.0}]
     assert mode.clock == 10**15 + 1
 
 
@@ -214,14 +214,14 @@ class Rounds(RuleBasedStateMachine):
         assert self.progress.step(rank, number)
         if is_repeated:
             assert not self.progress.step(rank, number)
-        self.take(list(self.mode.on_step()))
+        self.take(list(self.mode.close()))
 
     @rule(choice=st.integers(0, 9))
     def finish(self, choice: int) -> None:
         rank = self.active(choice)
         if rank is not None:
             self.progress.finish(rank)
-            self.take(list(self.mode.on_finish()))
+            self.take(list(self.mode.close()))
 
     @invariant()
     def closed_rounds_are_applied_whole_and_open_ones_not_at_all(self) -> None:
@@ -252,7 +252,7 @@ def test_clocks_only_grow(kind: type[Mode]) -> None:
             mode.on_push(rank, step, update([rank]))
             clocks.append(mode.clock)
             progress.step(rank, step)
-            mode.on_step()
+            mode.close()
             clocks.append(mode.clock)
 
     assert clocks == sorted(clocks)

@@ -360,9 +360,11 @@ def test_a_dense_table_holds_the_blocks_of_its_server_and_no_others() -> None:
     for server, engine in enumerate(engines):
         engine.validate()
         own = keys[slots.owner_of(keys) == server]
-        assert engine.pull(0, own).shape == (own.size, 4096)
-        with pytest.raises(MissingKeyError):
+        assert engine.pull(0).shape == (own.size, 4096)
+        with pytest.raises(ValueShapeError, match="its values come without keys"):
             engine.pull(0, keys)
+        with pytest.raises(ValueShapeError, match=r"shape \(1, 4096\), not"):
+            engine.push(0, 0, 0, None, np.ones((1, 4096), np.float32))
 
 
 def test_keys_of_another_server_are_found_by_validation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,39 @@ def test_what_is_pushed_is_pulled_whatever_the_number_of_servers(servers: int) -
     assert pulled is not None
     np.testing.assert_array_equal(pulled.keys, wanted)
     np.testing.assert_array_equal(pulled.vals, 3 * vals)
+
+
+def test_a_handler_in_a_thread_of_its_own_keeps_nobody_else_waiting() -> None:
+    arrived, opened = threading.Event(), threading.Event()
+    handle, order = KVServerDefaultHandle(), list[int]()
+
+    def slow(meta: KVMeta, pairs: KVPairs, server: KVServer) -> None:
+        order.append(meta.timestamp)
+        if len(order) == 1:
+            arrived.set()
+            assert opened.wait(60)
+        handle(meta, pairs, server)
+
+    def start(office: Any) -> None:
+        KVServer(APP, office, own_thread=True).set_request_handle(slow)
+
+    with local_cluster(server_app=start) as cluster:
+        (worker,) = cluster.workers
+        kv = use(worker)
+        requests = [kv.push(keys(1), np.ones(1, np.float32)) for _ in range(3)]
+        assert arrived.wait(60)
+
+        rows = worker.sparse_table("t", 2).pull([1, 2, 3])  # answered by the same server meanwhile
+
+        assert rows.shape == (3, 2)
+        opened.set()
+        for request in requests:
+            kv.wait(request)
+        pulled = kv.wait(kv.pull(keys(1)))
+    assert pulled is not None
+    assert pulled.vals.tolist() == [3]
+    assert order == sorted(order)
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(f"pslite app {APP}")]
 
 
 def test_values_of_different_length_keep_their_lens() -> None:
@@ -324,5 +358,25 @@ def test_whatever_goes_wrong_in_a_handler_is_answered(act: Any, text: str) -> No
 def test_a_command_that_does_not_fit_is_refused_before_it_is_sent() -> None:
     with local_cluster(server_app=serve_sums) as cluster:
         (kv,) = map(use, cluster.workers)
-        with pytest.raises(CodecError, match="cmd must fit 32 bits"):
+        with pytest.raises(CodecError, match="must fit 32 bits"):
             kv.push([1], [1.0], cmd=2**40)
+
+
+def test_what_one_server_gets_is_the_callers_memory_and_what_is_pulled_is_its_own() -> None:
+    wanted, vals = keys(1, 5, 6), np.array([1, 2, 3], np.float32)
+    with local_cluster(server_app=serve_sums) as cluster:
+        (kv,) = map(use, cluster.workers)
+        (part,) = slot_slicer(KVPairs(wanted, vals), 1)
+        kv.wait(kv.push(wanted, vals))
+        out = np.empty(3, np.float32)
+
+        first = kv.wait(kv.pull(wanted))
+        filled = kv.wait(kv.pull(wanted, vals=out))
+
+    assert part is not None
+    assert part.vals is vals
+    assert first is not None
+    assert filled is not None
+    assert filled.vals is out
+    first.vals += 1  # no view of a frame
+    np.testing.assert_array_equal(out, vals)

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 
 from kv.errors import ArenaFullError, MissingKeyError
 from kv.initializers import Constant, Normal, Uniform
+from kv.kernels.records import VERSION
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from kv.spec import TableSpec
 from kv.store import arena
@@ -134,9 +135,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(self.store) == len(self.model)
         keys = as_array(set(self.model))
         keys.flags.writeable = False
-        rows, _ = self.store.index.find(keys)
+        rows = self.store.locate(keys)
+        assert rows is not None
         expected = [self.model[key][2] for key in keys.tolist()]
-        assert self.store.versions[rows].tolist() == expected
+        assert self.store.index.records[rows, VERSION].tolist() == expected
 
 
 StoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)

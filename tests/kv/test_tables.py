@@ -86,13 +86,18 @@ def test_wrong_keys_and_values_name_the_table(worker: RemoteWorker, wrong, error
         wrong(table)
 
 
-def test_a_gradient_that_is_no_number_is_refused_by_the_server(worker: RemoteWorker) -> None:
+@pytest.mark.parametrize("keys", [[4, 9], [9, 4, 9]])
+def test_a_gradient_that_is_no_number_is_refused_before_anything_is_sent(
+    worker: RemoteWorker, keys: list[int]
+) -> None:
     table = worker.sparse_table("finite", 1, initializer=Zeros())
+    sent = worker.office.van.counts["sent"]
 
-    with pytest.raises(NonFiniteError, match=r"table finite.*key 9.*server \d"):
-        worker.wait(table.push([9], [[np.nan]]))
+    with pytest.raises(NonFiniteError, match=r"table finite: gradients of key 9 contain nan"):
+        table.push(keys, [[np.nan] if key == 9 else [1.0] for key in keys])
 
-    assert table.pull([9]).tolist() == [[0.0]]
+    assert worker.office.van.counts["sent"] == sent
+    assert table.pull([4, 9]).tolist() == [[0.0], [0.0]]
 
 
 def test_a_bad_gradient_of_a_dense_table_is_named_by_its_index(worker: RemoteWorker) -> None:
@@ -105,9 +110,10 @@ def test_a_bad_gradient_of_a_dense_table_is_named_by_its_index(worker: RemoteWor
 
 
 def test_an_error_nobody_waits_for_is_raised_by_the_next_step(worker: RemoteWorker) -> None:
-    table = worker.sparse_table("unwaited", 1)
-    table.push([9], [[np.inf]])
-    with pytest.raises(NonFiniteError):  # noqa: PT012 - the answer may take a few steps to come
+    table = worker.sparse_table("unwaited", 1, missing="error")
+    table.assign([1], [[1.0]])
+    table.push([9], [[1.0]])
+    with pytest.raises(MissingKeyError):  # noqa: PT012 - the answer may take a few steps to come
         while True:
             worker.step()
             table.pull([1])
@@ -421,3 +427,19 @@ def test_a_long_wait_says_what_it_is_for(caplog: pytest.LogCaptureFixture) -> No
         nodes.run(program)
 
     assert "for the others at barrier late" in caplog.text
+
+
+def test_each_server_tells_of_its_share_of_a_table() -> None:
+    with local_cluster(servers=3) as cluster:
+        (worker,) = cluster.workers
+        table = worker.sparse_table("t", 2)
+        table.push(np.arange(100), np.ones((100, 2)))
+        shares = table.stats()
+        (blocks,) = {share["kind"] for share in worker.dense_table("w", (9, 4096)).stats()}
+    local = LocalCluster(1).worker(0).sparse_table("t", 2)
+    local.push(np.arange(100), np.ones((100, 2)))
+
+    assert len(shares) == 3
+    assert blocks == "dense"
+    assert sum(share["rows"] for share in shares) == local.stats()[0]["rows"] == 100
+    assert shares[0].keys() == local.stats()[0].keys()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+import kv.remote_worker
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
@@ -19,7 +21,10 @@ from van.loopback import LoopbackNetwork
 Program = Callable[[RemoteWorker], None]
 
 
-def run(seed: int, servers: int, workers: int, mode: str, program: Program) -> LoopbackNetwork:
+def run(
+    seed: int, servers: int, workers: int, mode: str, program: Program, **chosen: Any
+) -> LoopbackNetwork:
+    """Run `program` on each worker of a cluster; `chosen` are settings of the workers."""
     network = LoopbackNetwork(seed)
     shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
 
@@ -41,7 +46,7 @@ def run(seed: int, servers: int, workers: int, mode: str, program: Program) -> L
     def worker(rank: int) -> None:
         van = network.van()
         office = Postoffice(Role.WORKER, van, shape, bind=f"w{rank}", rank=rank, incarnation=3)
-        remote = RemoteWorker(office, mode, seed=4)
+        remote = RemoteWorker(office, mode, seed=4, **chosen)
         office.start()
         program(remote)
         remote.close()
@@ -93,6 +98,28 @@ def test_sync_training_gives_the_same_bits_in_any_order_of_delivery(seed: int) -
 
     local = LocalCluster(3, mode="sync", seed=4)
     assert set(digests) == {_train_in_turn(local, 6)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("key_cache", [2000, 1 << 20])
+def test_cut_and_named_requests_give_these_bits_too(
+    monkeypatch: pytest.MonkeyPatch, seed: int, key_cache: int
+) -> None:
+    monkeypatch.setattr(kv.remote_worker, "SHORTEST_LIST", 1)
+    digests: list[bytes] = []
+
+    run(
+        seed,
+        2,
+        2,
+        "sync",
+        lambda worker: digests.append(train(worker, 6)),
+        piece=30,
+        key_cache=key_cache,
+        key_deltas="on",
+    )
+
+    assert set(digests) == {_train_in_turn(LocalCluster(2, mode="sync", seed=4), 6)}
 
 
 def _train_in_turn(cluster: LocalCluster, steps: int) -> bytes:

@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from van.codec import DTYPES, decode, decode_header, encode
+from van.codec import (
+    DTYPES,
+    decode,
+    decode_header,
+    decode_joined,
+    encode,
+    is_joined,
+    join,
+)
 from van.config import VanConfig
 from van.errors import CodecError, ProtocolVersionError
 from van.message import PROTOCOL_VERSION, Control, Flag, Kind, Message, Meta
@@ -88,6 +96,39 @@ def test_a_message_comes_out_as_it_went_in(meta: Meta, arrays: list[np.ndarray])
     for given_array, array in zip(arrays, decoded.arrays, strict=True):
         assert array.dtype == given_array.dtype
         np.testing.assert_array_equal(array, given_array)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(METAS, st.lists(ARRAYS, max_size=3))
+def test_a_message_in_one_frame_comes_out_as_it_went_in(
+    meta: Meta, arrays: list[np.ndarray]
+) -> None:
+    frame = join(encode(Message(meta, arrays), CONFIG))
+
+    decoded = decode_joined(frame, CONFIG)
+
+    assert is_joined(frame)
+    assert not is_joined(encode(Message(meta, arrays), CONFIG)[0])
+    assert decoded.meta == meta
+    for given_array, array in zip(arrays, decoded.arrays, strict=True):
+        assert array.dtype == given_array.dtype
+        assert array.flags.aligned
+        np.testing.assert_array_equal(array, given_array)
+
+
+def test_mutated_single_frames_are_decoded_or_refused_and_nothing_else() -> None:
+    rng = random.Random(3)
+    message = Message(Meta(body={"a": 1}), [np.arange(3, dtype=np.uint64), np.ones((2, 2))])
+    frame = join(encode(message, CONFIG))
+    refused = 0
+    for _ in range(5000):
+        (mutated, *_) = mutate([frame], rng)
+        try:
+            decode_joined(mutated, CONFIG)
+        except CodecError:
+            refused += 1
+
+    assert refused > 2000
 
 
 def test_large_arrays_are_not_copied() -> None:

@@ -1,0 +1,242 @@
+"""One request about tables under way: its messages, and how their answers are taken.
+
+A request's key lists have a signature, and a server that was sent them before is only told that.
+One that has dropped them says so and is sent the keys, without anybody who waits noticing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from kv.buffers import Buffers
+from kv.cutting import Cut, Piece, Range
+from kv.errors import UnknownKeyListError
+from kv.keylists.coding import encode
+from kv.keylists.sent import SentLists
+from kv.keylists.signature import part_of
+from kv.pulling import Pull
+from kv.table_protocol import TABLES_APP, Command
+from postoffice.node import Role
+from postoffice.postoffice import Postoffice
+from van.message import Clock, Flag, Message, Meta
+
+_SMALL = 4096  # numbers; fewer are copied when they are sent in any case
+
+
+class Entry(Protocol):
+    """What a request has to do with one table."""
+
+    @property
+    def cut(self) -> Cut: ...
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the first of `arrays` is keys."""
+
+    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
+        """What is sent about a range of a server's rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the messages of a request have in common.
+
+    Args:
+        tables: ids, by place.
+        step: the worker's, in which the request is made.
+        signature: of its key lists; 0 where they are not to be remembered.
+    """
+
+    command: Command
+    flags: Flag
+    tables: Sequence[int]
+    step: int
+    body: Mapping[str, Any] | None = None
+    priority: int = 0
+    signature: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """How a worker reaches its servers.
+
+    Args:
+        servers: node ids, by rank.
+        codes: by rank, whether key lists go as differences where that is smaller.
+        buffers: memory for what is sent through the network.
+        counts: of `lists_sent`, `lists_named`, `lists_unknown` and `key_bytes_saved`.
+    """
+
+    office: Postoffice
+    servers: Sequence[int]
+    codes: Sequence[bool]
+    sent: SentLists
+    counts: Counter[str]
+    buffers: Buffers
+
+    @classmethod
+    def of(
+        cls,
+        office: Postoffice,
+        key_deltas: str,
+        sent: SentLists,
+        counts: Counter[str],
+        buffers: Buffers,
+    ) -> Self:
+        """The lines of a node that has started; `key_deltas` is `on`, `off` or `auto`."""
+        servers, own = office.members(Role.SERVER), _host(office.van.address)
+        is_far = [_host(office.nodes[server].address) != own for server in servers]
+        codes = is_far if key_deltas == "auto" else [key_deltas == "on"] * len(servers)
+        return cls(office, servers, codes, sent, counts, buffers)
+
+    def empty(self, server: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array that is to be sent to a server: in memory that both see, or from the pool."""
+        if math.prod(shape) < _SMALL:
+            return np.empty(shape, dtype)
+        made = self.office.van.empty(self.servers[server], shape, dtype)
+        # The van's plain arrays own their memory, which would be fresh pages each time.
+        return self.buffers.empty(shape, dtype) if made.base is None else made
+
+
+class Asking:
+    """The messages of one request.
+
+    Args:
+        entries: by place in the question.
+        pull: takes the values of the answers; None where there are none.
+    """
+
+    __slots__ = ("_entries", "_lines", "_named", "_pieces", "_pull", "_question", "first", "oldest")
+
+    def __init__(
+        self,
+        question: Question,
+        entries: Sequence[Entry],
+        pieces: Sequence[Piece],
+        lines: Lines,
+        pull: Pull | None,
+    ) -> None:
+        self._question, self._entries, self._pull = question, entries, pull
+        self._pieces, self._lines = pieces, lines
+        self._named: set[Piece] = set()
+        self.first = self.oldest = 0
+
+    def send(self, first: int, oldest: int) -> None:
+        """Send every message, with timestamps from `first` on."""
+        self.first, self.oldest = first, oldest
+        for piece in self._pieces:
+            self._lines.office.send(self._message(piece, may_name=True))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether some server was only told a signature, and may ask for the keys."""
+        return bool(self._named)
+
+    def take(self, message: Message) -> bool:
+        """Take an answer; False where it was a question for the keys, which are sent."""
+        meta = message.meta
+        if meta.error is None:
+            if self._pull is not None:
+                self._pull.put(self._piece(meta), message.arrays)
+            return True
+        piece = self._piece(meta)
+        if meta.error[0] != UnknownKeyListError.__name__ or piece not in self._named:
+            return True
+        self._named.discard(piece)
+        self._lines.counts["lists_unknown"] += 1
+        self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
+        self._lines.office.send(self._message(piece, may_name=False))
+        return False
+
+    def _piece(self, answer: Meta) -> Piece:
+        number = answer.timestamp - self.first
+        for piece in self._pieces:
+            if piece.number == number and self._lines.servers[piece.server] == answer.sender:
+                return piece
+        raise AssertionError(f"no piece {number} was sent to node {answer.sender}")
+
+    def _message(self, piece: Piece, may_name: bool) -> Message:
+        question, lines = self._question, self._lines
+        clocks: list[Clock] = []
+        arrays: list[NDArray[Any]] = []
+        places: list[int] = []
+        for part in piece.ranges:
+            entry = self._entries[part.place]
+            clocks.append((question.tables[part.place], question.step, ()))
+            if entry.has_keys:
+                places.append(len(arrays))
+            arrays += entry.arrays(piece.server, part)
+        body = question.body
+        if piece.is_rest and question.command is Command.PUSH:
+            body = {**(body or {}), "rest": True}
+        key_list = 0
+        if question.signature and places:
+            key_list = part_of(question.signature, piece.ranges)
+            body = self._shorten(piece, key_list, arrays, places, body, may_name)
+        elif lines.codes[piece.server]:
+            body = self._code(arrays, places, body)
+        meta = Meta(
+            recipient=lines.servers[piece.server],
+            flags=question.flags,
+            app=TABLES_APP,
+            timestamp=self.first + piece.number,
+            oldest=self.oldest,
+            piece=1,
+            cmd=question.command,
+            priority=question.priority,
+            clocks=tuple(clocks),
+            key_list=key_list,
+            body=body,
+        )
+        return Message(meta, arrays)
+
+    def _shorten(
+        self,
+        piece: Piece,
+        key_list: int,
+        arrays: list[NDArray[Any]],
+        places: Sequence[int],
+        body: Mapping[str, Any] | None,
+        may_name: bool,
+    ) -> Mapping[str, Any] | None:
+        """Leave out lists that the server knows; note those that it gets."""
+        lines = self._lines
+        server = lines.servers[piece.server]
+        incarnation = lines.office.nodes[server].incarnation
+        nbytes = sum(arrays[place].nbytes for place in places)
+        if may_name and lines.sent.knows(server, incarnation, key_list):
+            self._named.add(piece)
+            lines.counts["lists_named"] += 1
+            lines.counts["key_bytes_saved"] += nbytes
+            for place in reversed(places):
+                del arrays[place]
+            return {**(body or {}), "named": True}
+        lines.sent.sent(server, incarnation, key_list, nbytes)
+        lines.counts["lists_sent"] += 1
+        return self._code(arrays, places, body) if lines.codes[piece.server] else body
+
+    def _code(
+        self, arrays: list[NDArray[Any]], places: Sequence[int], body: Mapping[str, Any] | None
+    ) -> Mapping[str, Any] | None:
+        """Put keys as differences in the place of keys, where that is smaller."""
+        coded = []
+        for place in places:
+            short = encode(arrays[place])
+            if short is not None:
+                self._lines.counts["key_bytes_saved"] += arrays[place].nbytes - short.nbytes
+                arrays[place] = short
+                coded.append(place)
+        return {**(body or {}), "coded": coded} if coded else body
+
+
+def _host(address: str) -> str:
+    """The host of an address; one without is of this host."""
+    scheme, _, rest = address.partition("://")
+    return rest.rpartition(":")[0] if scheme == "tcp" else "127.0.0.1"

@@ -1,0 +1,294 @@
+"""One table of an engine: its definition, its rows here, its consistency.
+
+A sparse table has `Parts`, a dense one `Blocks`; an engine treats both alike. What may take long
+is a generator (`kv.executor.Turns`).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.checks import checked_keys, checked_values
+from kv.consistency.base import Mode, Update
+from kv.dense import BlockShare
+from kv.errors import KeyListError, ValueShapeError
+from kv.executor import Turns
+from kv.keylist import as_values
+from kv.spec import TableSpec
+from kv.store.blocks import Blocks
+from kv.store.parts import Cut, Parts
+from kv.store.stats import StoreStats
+from kv.table_protocol import table_id
+
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
+Claim = tuple[Cut, list[int]] | None
+"""What a push has secured before it counts: the parts of its keys, and room in each."""
+
+Noted = tuple[list[Sequence[Update]], list[int]]
+"""Of the tables of a push that counts now: what is to be applied, and their clocks."""
+
+Empty = Callable[[tuple[int, int], type[np.float32]], Values]
+"""Makes an array of a shape and a type, as `np.empty` does."""
+
+
+class Table(ABC):
+    """What an engine asks of a table.
+    Attributes:
+        settling: held by who closes rounds, through several turns; nobody else may ask for it in
+            a thread that those turns need.
+    """
+
+    is_dense: bool
+    store: Parts | Blocks
+
+    def __init__(self, spec: TableSpec, mode: Mode) -> None:
+        self.spec, self.mode = spec, mode
+        self.id = table_id(spec.name)
+        self.settling = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
+
+    def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
+        """This very array will come again as a key list."""
+
+    @abstractmethod
+    def cost(self, keys: Keys | None) -> int:
+        """About how many floats a pull or push of `keys` moves."""
+
+    @abstractmethod
+    def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
+        """Keys and values of a push or assignment, read-only; raises unless they are in order."""
+
+    @abstractmethod
+    def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
+        """Weights of `keys` (None for a dense table) in an array that `empty` makes."""
+
+    @abstractmethod
+    def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
+        """Check, note and apply a push under one lock; the clocks. None: it has to take turns."""
+
+    @abstractmethod
+    def claiming(self, keys: Keys) -> Turns[Claim]:
+        """Raise if a push to `keys` cannot be made; else secure that it can, until `release`."""
+
+    @abstractmethod
+    def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
+        """One optimiser step."""
+
+    @abstractmethod
+    def release(self, claim: Claim) -> None:
+        """The push that claimed is made, or will not be."""
+
+    @abstractmethod
+    def assigning(self, keys: Keys, values: Values) -> Turns[None]:
+        """Set rows outright."""
+
+    @abstractmethod
+    def deleting(self, keys: Keys) -> Turns[int]:
+        """Forget rows; how many there were."""
+
+    @abstractmethod
+    def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
+        """See `Parts.scan`."""
+
+    def items(self, batch: int) -> Iterator[tuple[Keys, Values]]:
+        """All rows in batches of (keys, weights); keys rise within a batch."""
+        start = 0
+        while start >= 0:
+            keys, values, start = self.scan(start, batch)
+            if keys.size:
+                yield keys, values
+
+    def stats(self) -> dict[str, Any]:
+        """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""
+        parts = self.store.stats()
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "mode": self.mode.name,
+            "clock": self.mode.clock,
+            "parts": [part.rows for part in parts],
+            **together(parts),
+        }
+
+
+class KeyedTable(Table):
+    """A sparse table.
+
+    Args:
+        parts: how many.
+        spill_dir: where rows that are spilled lie.
+    """
+
+    is_dense = False
+    store: Parts
+
+    def __init__(self, spec: TableSpec, mode: Mode, parts: int, spill_dir: str = "") -> None:
+        super().__init__(spec, mode)
+        self.store = Parts(spec, parts, spill_dir)
+        self._cuts: dict[int, tuple[weakref.ref[Keys], Cut]] = {}  # id of a key list -> its cut
+
+    def remember(self, keys: Keys) -> None:
+        """This very array will come again: check and cut it once, and learn its rows.
+
+        Raises:
+            UnsortedKeysError, KeyListError: the keys are not in order.
+        """
+        identity, cuts = id(keys), self._cuts
+        if identity not in cuts and not keys.flags.writeable:
+            cut = self.store.cut(self._checked_keys(keys), learns=True)
+            cuts[identity] = weakref.ref(keys, lambda _: cuts.pop(identity, None)), cut
+
+    def _cut(self, keys: Keys) -> Cut:
+        known = self._cuts.get(id(keys))
+        return self.store.cut(keys) if known is None else known[1]
+
+    def cost(self, keys: Keys | None) -> int:
+        return 0 if keys is None else keys.size * self.store.key_cost
+
+    def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
+        keys = self._checked_keys(keys)
+        return keys, checked_values(values, keys, self.spec, what)
+
+    def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
+        keys = self._checked_keys(keys)
+        out = empty((keys.size, self.spec.dim), np.float32)
+        cut = self._cut(keys)
+        quick = self.store.quick(cut)
+        if quick is None or quick.places is not None:
+            yield from self.store.pull(keys, create, out, cut)
+        else:
+            with quick.part.lock:
+                quick.part.store.pull(keys, create, out, quick.rows(keys, slice(None)))
+        return out
+
+    def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
+        quick = self.store.quick(self._cut(update.keys))
+        if quick is None or quick.places is not None:
+            return None
+        part = quick.part
+        with part.lock:
+            rows = quick.rows(update.keys, slice(None))
+            if self.spec.missing == "error" and rows is None:
+                part.refuse_missing(update.keys)
+            elif not self.mode.holds and not part.has_room(update.keys.size):
+                return None
+            (due,), clocks = note()
+            for step in due:
+                part.store.push(step.keys, step.grads, step.clock, rows)
+            return clocks
+
+    def claiming(self, keys: Keys) -> Turns[Claim]:
+        cut = self._cut(keys)
+        if self.spec.missing == "error":
+            yield from self.store.refuse_missing(keys, cut)
+        if self.mode.holds or self.spec.missing == "error":
+            return cut, []
+        return cut, (yield from self.store.promise(keys, cut))
+
+    def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
+        cut = self._cut(update.keys) if claim is None else claim[0]
+        yield from self.store.push(update.keys, update.grads, update.clock, cut)
+
+    def release(self, claim: Claim) -> None:
+        if claim is not None:
+            self.store.redeem(*claim)
+
+    def assigning(self, keys: Keys, values: Values) -> Turns[None]:
+        yield from self.store.assign(keys, values)
+
+    def deleting(self, keys: Keys) -> Turns[int]:
+        return (yield from self.store.delete(self._checked_keys(keys)))
+
+    def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
+        return self.store.scan(start, count)
+
+    def _checked_keys(self, keys: Keys | None) -> Keys:
+        if keys is None:
+            raise KeyListError(self.spec.name, "it is sparse, so its values come with keys")
+        return keys if id(keys) in self._cuts else checked_keys(keys, self.spec)
+
+
+class BlockTable(Table):
+    """A dense table. Its keys are the numbers of its blocks here, and always all of them."""
+
+    is_dense = True
+    store: Blocks
+
+    def __init__(self, spec: TableSpec, mode: Mode, share: BlockShare) -> None:
+        super().__init__(spec, mode)
+        self.store = Blocks(spec, share)
+
+    def cost(self, keys: Keys | None) -> int:
+        return int(np.prod(self.store.shape))
+
+    def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
+        self._refuse(keys)
+        if np.shape(values) != self.store.shape:
+            as_values(values, self.store.shape, self.spec.name, what)
+        return self.store.numbers, checked_values(values, self.store.numbers, self.spec, what)
+
+    def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
+        self._refuse(keys)
+        return self.store.pull(empty(self.store.shape, np.float32))
+        yield
+
+    def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
+        with self.store.lock:
+            (due,), clocks = note()
+            for step in due:
+                self.store.push(step.grads, step.clock)
+            return clocks
+
+    def claiming(self, keys: Keys) -> Turns[Claim]:
+        return None
+        yield
+
+    def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
+        with self.store.lock:
+            self.store.push(update.grads, update.clock)
+        yield
+
+    def release(self, claim: Claim) -> None:
+        return
+
+    def assigning(self, keys: Keys, values: Values) -> Turns[None]:
+        self.store.assign(values)
+        yield
+
+    def deleting(self, keys: Keys) -> Turns[int]:
+        raise KeyListError(self.spec.name, "it is dense: it has no keys to delete")
+        yield
+
+    def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
+        """All of it at once, by the keys of its blocks."""
+        order = self.store.share.order
+        values = self.store.pull(np.empty(self.store.shape, np.float32))
+        return self.store.keys[order], values[order], -1
+
+    def _refuse(self, keys: Keys | None) -> None:
+        if keys is not None and keys is not self.store.numbers:
+            raise ValueShapeError(self.spec.name, "it is dense: its values come without keys")
+
+
+def together(parts: Sequence[StoreStats]) -> dict[str, Any]:
+    """The stats of a table from those of its parts: counts add up, the load is their mean."""
+    found: dict[str, Any] = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(StoreStats)
+        if field.name != "top"
+    }
+    found["load_factor"] /= len(parts)
+    top = sorted((entry for part in parts for entry in part.top), key=lambda entry: -entry[1])
+    found["top"] = [list(entry) for entry in top[: max(len(part.top) for part in parts)]]
+    return found

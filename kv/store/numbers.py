@@ -1,0 +1,61 @@
+"""Numbers of rows or of records on disk, given out from 0 on; freed ones again, last one first."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+class Numbers:
+    """Which numbers below `top` are free."""
+
+    def __init__(self) -> None:
+        self.top = 0  # numbers ever given out
+        self.num_free = 0
+        self._free: list[Rows] = []
+
+    @property
+    def in_use(self) -> int:
+        return self.top - self.num_free
+
+    def take(self, count: int) -> Rows:
+        """`count` numbers that nobody uses, rising where they are new."""
+        from_top = max(0, count - self.num_free)
+        parts = [np.arange(self.top, self.top + from_top)]
+        self.top += from_top
+        need = count - from_top
+        while need:
+            last = self._free.pop()
+            if last.size > need:
+                self._free.append(last[: last.size - need])
+                last = last[last.size - need :]
+            parts.append(last)
+            need -= last.size
+            self.num_free -= last.size
+        return np.concatenate(parts) if need != count - from_top else parts[0]
+
+    def give_back(self, numbers: Rows) -> None:
+        """These are free again."""
+        if numbers.size:
+            self._free.append(numbers)
+            self.num_free += numbers.size
+
+    def cut(self, top: int) -> None:
+        """Forget the numbers from `top` on, which must all be free."""
+        kept = self.free()
+        kept = kept[kept < top]
+        assert self.num_free - kept.size == self.top - top, "numbers in use are cut off"
+        self._free, self.num_free, self.top = [kept] if kept.size else [], kept.size, top
+
+    def free(self) -> Rows:
+        """All free numbers below `top`."""
+        return np.concatenate([*self._free, np.empty(0, np.int64)])
+
+    def validate(self) -> None:
+        """Assert that no number is free twice or out of range."""
+        free = self.free()
+        assert free.size == self.num_free, "the free list is miscounted"
+        assert np.unique(free).size == free.size, "a number is free twice"
+        assert free.size == 0 or 0 <= free.min() <= free.max() < self.top, "none such was given out"

@@ -1,0 +1,346 @@
+"""The rows of a sparse table on one server, in parts that threads work on beside each other.
+
+A part is a `SparseStore` with a lock of its own; a key's part comes from its slot, so it is the
+same on every server with as many parts. Calls are generators (`kv.executor.Turns`): they work in
+chunks, hold a part's lock for one chunk only, and yield between two, so that a request over a
+million keys delays one over a single key by a chunk at most. A request over several parts is cut
+by a kernel and the pieces yielded, to run at the same time.
+
+A pull or push is therefore not one event: another worker's may come between two of its chunks.
+Each row is read and written whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.errors import MissingKeyError
+from kv.executor import Turns
+from kv.fairlock import FairLock
+from kv.kernels.jit import frozen
+from kv.kernels.rows import expand, scatter
+from kv.kernels.slots import group_by_owner
+from kv.placement import NUM_SLOTS
+from kv.spec import TableSpec
+from kv.store import arena
+from kv.store.sparse import BATCH, SparseStore
+from kv.store.stats import StoreStats
+
+T = TypeVar("T", bound=np.generic)
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
+Places = NDArray[np.int64]
+
+CHUNK = 1 << 17  # floats of a chunk: 5 461 rows of 16, which an optimiser passes in under 1 ms
+KEY_FLOATS = 8  # what looking up a key costs, in floats moved
+DISK_FACTOR = 16  # times as much for rows that may have to be read from disk
+PART_SHIFT = 44  # where the part stands in the position of a scan
+
+
+class Part:
+    """A store and its lock."""
+
+    __slots__ = ("lock", "promised", "store")
+
+    def __init__(self, store: SparseStore) -> None:
+        self.store, self.lock = store, FairLock()
+        self.promised = 0  # rows that pushes under way may still make
+
+    def has_room(self, count: int) -> bool:
+        """Whether `count` more rows may be made for certain; the lock is held."""
+        never_refuses = self.store.spec.memory_limit and self.store.spec.when_full != "refuse"
+        return bool(never_refuses) or self.store.limit.has_room(self.promised + count)
+
+    def promise(self, count: int) -> bool:
+        """Set room aside for `count` rows, if it is there for certain."""
+        with self.lock:
+            is_there = self.has_room(count)
+            self.promised += count if is_there else 0
+            return is_there
+
+    def refuse_missing(self, keys: Keys) -> None:
+        """Raise MissingKeyError if a key has no row; the lock is held."""
+        absent = self.store.absent(keys)
+        if absent.size:
+            raise MissingKeyError(
+                self.store.spec.name,
+                f"key {int(absent[0])} has no row and the table says missing=error; "
+                f"assign it first",
+            )
+
+
+class Piece:
+    """The keys of a list that lie in one part.
+
+    A piece of a list that comes again learns the keys' row numbers, chunk by chunk; they stand
+    while the store's generation does. It then belongs to one worker's requests, one at a time.
+
+    Args:
+        places: where in the list the keys are, int64, increasing; None: it is the whole list.
+        size: how many there are.
+        learns: whether row numbers are kept.
+    """
+
+    __slots__ = ("_generation", "_rows", "part", "places", "size")
+
+    def __init__(self, part: Part, places: Places | None, size: int, learns: bool = False) -> None:
+        self.part, self.places, self.size = part, places, size
+        self._rows = np.full(size, -1, np.int64) if learns else None
+        self._generation = part.store.generation
+
+    def take(self, array: NDArray[T], some: slice) -> NDArray[T]:
+        """What `array`, of the whole list, has for the chunk `some` of this piece."""
+        return array[some] if self.places is None else array[self.places[some]]
+
+    def rows(self, keys: Keys, some: slice) -> Places | None:
+        """Row numbers of `keys`, the chunk `some`, if they are known; the part's lock is held."""
+        if self._rows is None:
+            return None
+        if self._generation != self.part.store.generation:
+            self._generation = self.part.store.generation
+            self._rows.fill(-1)
+        rows = self._rows[some]
+        if rows.size and rows[0] < 0:
+            found = self.part.store.locate(keys)
+            if found is None:
+                return None
+            rows[:] = found
+        return rows
+
+
+Cut = list[Piece]
+"""A key list by parts; those without any of its keys are left out."""
+
+
+class Parts:
+    """A sparse table's rows here. Arguments are checked: keys strictly increasing, values finite.
+
+    Args:
+        spec: the table's definition, its mode and seed resolved.
+        count: parts.
+        spill_dir: where rows that are spilled lie; empty is the system's directory for temporary
+            files.
+    """
+
+    def __init__(self, spec: TableSpec, count: int = 1, spill_dir: str = "") -> None:
+        self.spec, self.dim = spec, spec.dim
+        share = None if count == 1 else arena.physical_memory() // count
+        self.parts = [
+            Part(SparseStore(spec, reserve=share, parts=count, spill_dir=spill_dir))
+            for _ in range(count)
+        ]
+        self.key_cost = spec.dim + KEY_FLOATS  # of a request, in floats moved
+        if spec.when_full == "spill" and spec.memory_limit:
+            self.key_cost *= DISK_FACTOR
+        self.chunk = max(1, CHUNK // self.key_cost)  # keys
+        self._part_of_slot = frozen((np.arange(NUM_SLOTS) % count).astype(np.uint16))
+
+    def __len__(self) -> int:
+        return sum(len(part.store) for part in self.parts)
+
+    def __repr__(self) -> str:
+        return f"<Parts {self.spec.name} parts={len(self.parts)} rows={len(self)}>"
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return sum(part.store.version for part in self.parts)
+
+    def cut(self, keys: Keys, learns: bool = False) -> Cut:
+        """Which parts the keys lie in; the cut of a list that comes again may learn."""
+        count = len(self.parts)
+        if count == 1:
+            return [Piece(self.parts[0], None, keys.size, learns)]
+        order, counts = np.empty(keys.size, np.int64), np.empty(count, np.int64)
+        owners, starts = np.empty(keys.size, np.uint16), np.empty(count, np.int64)
+        group_by_owner(frozen(keys), self._part_of_slot, owners, counts, starts, order)
+        groups = np.split(order, np.cumsum(counts)[:-1])
+        return [
+            Piece(part, group, group.size, learns)
+            for part, group in zip(self.parts, groups, strict=True)
+            if group.size
+        ]
+
+    def quick(self, cut: Cut) -> Piece | None:
+        """The only piece of a cut, if it is no more than a chunk: it needs no turns."""
+        return cut[0] if len(cut) == 1 and cut[0].size <= self.chunk else None
+
+    def pull(self, keys: Keys, create: bool, out: Values, cut: Cut) -> Turns[None]:
+        """Weights of `keys`, cut by `cut`, into `out`; see `SparseStore.pull`."""
+        yield from beside([self._pull_piece(piece, keys, create, out) for piece in cut])
+
+    def push(self, keys: Keys, grads: Values, clock: int, cut: Cut) -> Turns[None]:
+        """One optimiser step on the rows of `keys`.
+
+        Rows that are gone by now are left out where the table makes none.
+        """
+        yield from beside([self._push_piece(piece, keys, grads, clock) for piece in cut])
+
+    def assign(self, keys: Keys, values: Values) -> Turns[None]:
+        """Set rows outright."""
+        for piece in self.cut(keys):
+            for some in self._chunks(piece):
+                mine, given = piece.take(keys, some), piece.take(values, some)
+                with piece.part.lock:
+                    piece.part.store.assign(mine, given)
+                yield
+
+    def delete(self, keys: Keys) -> Turns[int]:
+        """Forget rows; returns how many there were."""
+        count = 0
+        for piece in self.cut(keys):
+            for some in self._chunks(piece):
+                with piece.part.lock:
+                    count += piece.part.store.delete(piece.take(keys, some))
+                yield
+        return count
+
+    def refuse_missing(self, keys: Keys, cut: Cut) -> Turns[None]:
+        """Raise MissingKeyError if a key has no row."""
+        for piece in cut:
+            for some in self._chunks(piece):
+                with piece.part.lock:
+                    piece.part.refuse_missing(piece.take(keys, some))
+                yield
+
+    # -- room: a push that finds none has changed nothing -----------------------------------
+
+    def promise(self, keys: Keys, cut: Cut) -> Turns[list[int]]:
+        """Set room aside for rows that `keys` may need; `redeem` it when they are made.
+
+        Raises:
+            ArenaFullError: there is none; nothing is set aside.
+        """
+        granted: list[int] = []
+        try:
+            for piece in cut:
+                count = piece.size
+                if not piece.part.promise(count):
+                    count = yield from self._count_absent(piece, keys)
+                    if not piece.part.promise(count):
+                        part = piece.part
+                        raise part.store.limit.refusal(part.promised + count)
+                granted.append(count)
+        except BaseException:
+            self.redeem(cut, granted)
+            raise
+        return granted
+
+    def redeem(self, cut: Cut, granted: Sequence[int]) -> None:
+        """The rows are made, or will not be."""
+        for piece, count in zip(cut, granted, strict=False):
+            with piece.part.lock:
+                piece.part.promised -= count
+
+    def _count_absent(self, piece: Piece, keys: Keys) -> Turns[int]:
+        absent = 0
+        for some in self._chunks(piece):
+            with piece.part.lock:
+                absent += piece.part.store.absent(piece.take(keys, some)).size
+            yield
+        return absent
+
+    # -- all rows ---------------------------------------------------------------------------
+
+    def items(self, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
+        """All rows in batches of (keys, weights), at most `batch` each; keys rise within one."""
+        start = 0
+        while start >= 0:
+            keys, values, start = self.scan(start, batch)
+            if keys.size:
+                yield keys, values
+
+    def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
+        """Some rows from position `start` (0 is the first): (keys, weights, where to go on).
+
+        At most `count` of them, and at most a chunk. Where to go on is -1 at the end. Between two
+        calls the table may change; a key added meanwhile may come or not.
+        """
+        start = max(start, 0)
+        number, row = start >> PART_SHIFT, start & ((1 << PART_SHIFT) - 1)
+        if number >= len(self.parts):
+            return np.empty(0, np.uint64), np.empty((0, self.dim), np.float32), -1
+        part = self.parts[number]
+        with part.lock:
+            keys, values, go_on = part.store.scan(row, min(count, self.chunk))
+            is_over = go_on >= part.store.top
+        if not is_over:
+            return keys, values, (number << PART_SHIFT) + go_on
+        return keys, values, (number + 1) << PART_SHIFT if number + 1 < len(self.parts) else -1
+
+    def stats(self) -> list[StoreStats]:
+        """Of each part."""
+        found = []
+        for part in self.parts:
+            with part.lock:
+                found.append(part.store.stats())
+        return found
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of later pushes, before the schedule's factor."""
+        for part in self.parts:
+            with part.lock:
+                part.store.set_lr(lr)
+
+    def validate(self) -> None:
+        """Assert what must always hold: of each part, and that keys lie in their own."""
+        for number, part in enumerate(self.parts):
+            assert part.promised == 0, f"part {number} has promised room to nobody"
+            part.store.validate()
+            for keys, _ in part.store.items():  # noqa: PERF102 (it is no dictionary)
+                assert all(p.part is part for p in self.cut(keys)), f"part {number} is mixed"
+
+    # -- pieces -----------------------------------------------------------------------------
+
+    def _chunks(self, piece: Piece) -> Iterator[slice]:
+        for start in range(0, piece.size, self.chunk):
+            yield slice(start, min(start + self.chunk, piece.size))
+
+    def _pull_piece(self, piece: Piece, keys: Keys, create: bool, out: Values) -> Turns[None]:
+        store = piece.part.store
+        for some in self._chunks(piece):
+            mine = piece.take(keys, some)
+            if piece.places is None:
+                with piece.part.lock:
+                    store.pull(mine, create, out[some], piece.rows(mine, some))
+            else:
+                with piece.part.lock:
+                    values = store.pull(mine, create, None, piece.rows(mine, some))
+                scatter(out, piece.places[some], frozen(values))
+            yield
+
+    def _push_piece(self, piece: Piece, keys: Keys, grads: Values, clock: int) -> Turns[None]:
+        for some in self._chunks(piece):
+            mine = piece.take(keys, some)
+            if piece.places is None:
+                given = grads[some]
+            else:
+                given = np.empty((mine.size, self.dim), np.float32)
+                expand(frozen(grads), piece.places[some], given)
+            with piece.part.lock:
+                _push_known(piece, mine, given, clock, some)
+            yield
+
+
+def beside(pieces: Sequence[Turns[None]]) -> Turns[None]:
+    """Run pieces at the same time; a single one as it is."""
+    if len(pieces) > 1:
+        yield pieces
+    else:
+        for piece in pieces:
+            yield from piece
+
+
+def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, some: slice) -> None:
+    """Push, in a table that makes no rows without those whose rows were deleted meanwhile."""
+    store, rows = piece.part.store, piece.rows(keys, some)
+    if rows is None and store.spec.missing == "error":
+        absent = store.absent(keys)
+        if absent.size:
+            known = ~np.isin(keys, absent)
+            keys, grads = keys[known], grads[known]
+    store.push(keys, grads, clock, rows)

@@ -1,0 +1,187 @@
+"""Where the rows of a table lie: in memory, and with a cold tier also on disk.
+
+A row is one stretch of memory: weights, optimiser state, padding, so that an update touches one
+place. Its record (key, version, shows, last seen) stands beside it, at the index.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.errors import ArenaFullError
+from kv.kernels import tiers
+from kv.kernels.jit import frozen
+from kv.kernels.records import VERSION, begin
+from kv.store import arena
+from kv.store.cold import ColdTier
+from kv.store.index import MOST_ROWS, RECORD_BYTES, Index
+from kv.store.numbers import Numbers
+
+log = logging.getLogger(__name__)
+
+ON_DISK = 1 << 40  # scans count records on disk from here on
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.int64]
+
+
+class RowSpace:
+    """Rows of `stride` floats by key: index, memory, and records on disk if `cold` is set.
+
+    Args:
+        table: its name, for errors.
+        stride: float32 from one row to the next.
+        expected: keys to expect, for which there is to be room at least.
+        nbytes: address space to reserve for rows.
+        keys: keys that there may be, those on disk included; 0 is as many as rows.
+    Raises:
+        ArenaFullError: the system grants no address space, or not enough for `expected`.
+    """
+
+    def __init__(self, table: str, stride: int, expected: int, nbytes: int, keys: int = 0) -> None:
+        self.table, self.stride, self.row_nbytes = table, stride, 4 * stride
+        self.numbers = Numbers()
+        self.cold: ColdTier | None = None
+        self.generation = 0  # changes when a known key's row number may have changed
+        self._reserve(nbytes, expected, keys)
+
+    @property
+    def in_use(self) -> int:
+        """Rows in memory."""
+        return self.numbers.in_use
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use by rows ever given out, their records, and the index."""
+        return self.numbers.top * (self.row_nbytes + RECORD_BYTES) + self.index.nbytes
+
+    def add(self, keys: Keys, version: int, now: int) -> Rows:
+        """Rows for keys that have none, no key twice; new ones are numbered in their order."""
+        rows = self.numbers.take(keys.size)
+        self.index.add(keys, rows)
+        begin(self.index.records, rows, version, now)
+        return rows
+
+    def remove(self, keys: Keys) -> int:
+        """Forget keys, none twice, and their rows; returns how many there were."""
+        rows = self.index.remove(frozen(keys))
+        hot = rows[rows >= 0]
+        self.index.records[hot, VERSION] = 0
+        self.numbers.give_back(hot)
+        removed = hot.size
+        if self.cold is not None:
+            slots = -2 - rows[rows < -1]
+            self.cold.forget(slots)
+            removed += slots.size
+        self.generation += bool(removed)
+        return int(removed)
+
+    def spill(self, rows: Rows) -> None:
+        """Write rows to disk and free them.
+
+        Raises:
+            ArenaFullError: the disk is full; nothing changed.
+        """
+        assert self.cold is not None
+        if not rows.size:
+            return
+        slots = self.cold.take(rows.size)
+        self.index.cold = self.cold.records  # may be mapped anew
+        records = self.index.records
+        tiers.spill(*self._words(), rows, self.cold.records.view(np.uint32), slots)
+        self.index.redirect(frozen(records[rows, 0]), rows, -2 - slots)
+        records[rows, VERSION] = 0
+        self.numbers.give_back(rows)
+        self.generation += 1
+
+    def fetch(self, keys: Keys, found: Rows) -> Rows:
+        """Read the rows of `keys`, on disk at `found` (below -1), into free ones; their numbers."""
+        assert self.cold is not None
+        rows, slots = self.numbers.take(found.size), -2 - found
+        tiers.fetch(*self._words(), rows, self.cold.records.view(np.uint32), slots)
+        self.index.redirect(keys, found, rows)
+        self.cold.numbers.give_back(slots)
+        return rows
+
+    def scan(self, start: int, count: int) -> tuple[Keys, NDArray[Any], Rows, int]:
+        """The rows numbered from `start`, `count` or fewer, those on disk from ON_DISK on.
+
+        Returns keys, rising; rows as they lie in memory, and which of them belong to the keys;
+        where to go on, `end` or more when the scan is over.
+        """
+        start, count, top = max(start, 0), max(count, 1), self.numbers.top
+        if self.cold is None or start < top:
+            stop = min(start + count, top)
+            keys, rows = _sorted(self.index.records, start, stop)
+            return keys, self.data, rows, stop
+        start = max(start - ON_DISK, 0)
+        stop = min(start + count, self.cold.numbers.top)
+        keys, slots = _sorted(self.cold.records, start, stop)
+        words = self.cold.records.view(np.uint32)[slots, tiers.HEAD :]
+        copy = np.ascontiguousarray(words[:, : self.row_nbytes // 4]).view(self.data.dtype)
+        return keys, copy, np.arange(slots.size), stop + ON_DISK
+
+    @property
+    def end(self) -> int:
+        """Where a scan ends."""
+        return self.numbers.top if self.cold is None else ON_DISK + self.cold.numbers.top
+
+    def cut(self, top: int) -> None:
+        """Give back the memory of the rows from `top` on, all of them free."""
+        arena.release(self.data, top * self.row_nbytes, self.numbers.top * self.row_nbytes)
+        self.numbers.cut(top)
+
+    def _words(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        return self.data.view(np.uint32), self.index.records.view(np.uint32)
+
+    def _reserve(self, nbytes: int, expected: int, keys: int) -> None:
+        """Reserve address space; with less of it if the system grants no more."""
+        if expected * self.row_nbytes > arena.physical_memory():
+            raise ArenaFullError(
+                self.table,
+                f"{expected} rows of {self.row_nbytes} bytes are more than this machine's memory "
+                f"of {arena.physical_memory()} bytes; use more servers",
+            )
+        least = max(expected, arena.LEAST // self.row_nbytes, 1)
+        count = min(max(least, min(nbytes, arena.MOST) // self.row_nbytes), MOST_ROWS)
+        while True:
+            try:
+                self.data: NDArray[Any] = arena.reserve((count, self.stride), np.float32)
+                self.index = Index(expected, count, keys=min(keys, MOST_ROWS))
+                break
+            except (OSError, ValueError, MemoryError) as error:
+                if count == least:
+                    raise ArenaFullError(
+                        self.table,
+                        f"no address space for {count} rows ({error}); see ulimit -v",
+                    ) from error
+                log.warning("table %s: %d rows cannot be reserved (%s)", self.table, count, error)
+                count = max(least, count // 4)
+        self.capacity = count
+
+    def validate(self) -> None:
+        """Assert what must always hold between index, records and free numbers."""
+        self.index.validate()
+        self.numbers.validate()
+        records = self.index.records[: self.numbers.top]
+        used = np.flatnonzero(records[:, VERSION])
+        assert not np.isin(used, self.numbers.free()).any(), "a row is free and in use"
+        on_disk = 0
+        if self.cold is not None:
+            self.cold.validate()
+            on_disk = self.cold.numbers.in_use
+        assert used.size == self.in_use == len(self.index) - on_disk, "rows are lost"
+        rows, absent, cold = self.index.find(frozen(records[used, 0]))
+        assert absent == cold == 0, "a row's key is not in the index"
+        assert np.array_equal(rows, used), "a row's key leads to another row"
+
+
+def _sorted(records: Keys, start: int, stop: int) -> tuple[Keys, Rows]:
+    """Keys, rising, and numbers of the records from `start` to `stop` that are in use."""
+    numbers = start + np.flatnonzero(records[start:stop, VERSION])
+    keys = records[numbers, 0]
+    order = np.argsort(keys)
+    return keys[order], numbers[order]

@@ -1,0 +1,45 @@
+"""What arrived and was not for us: counted, and logged once for each connection."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from van.errors import CodecError, ProtocolVersionError
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED_PEERS = 1024
+
+
+class Drops:
+    """Counts what is dropped.
+
+    Args:
+        counts: gets one more under the reason.
+
+    Attributes:
+        refused: peers of other protocol versions that were met; whoever tells them takes them out.
+    """
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.refused: list[ProtocolVersionError] = []
+        self._counts = counts
+        self._warned: set[object] = set()
+
+    def add(self, why: str, peer: object, text: str, level: int = logging.WARNING) -> None:
+        """Count under `why`, and log `text` if nothing of connection `peer` was logged before."""
+        self._counts[why] += 1
+        if peer not in self._warned and len(self._warned) < _REMEMBERED_PEERS:
+            self._warned.add(peer)
+            name = peer.hex() if isinstance(peer, bytes) else peer
+            log.log(level, "dropped a message from connection %s: %s", name, text)
+
+    def add_error(self, peer: object, error: CodecError) -> None:
+        """Count a message that could not be read."""
+        if not isinstance(error, ProtocolVersionError):
+            self.add("malformed", peer, str(error))
+            return
+        self.add("other_version", peer, str(error))
+        if len(self.refused) < _REMEMBERED_PEERS:
+            self.refused.append(error)
