@@ -50,14 +50,21 @@ class Cut:
         order: int64, shape (n,): the rows in the order of their servers; None: as they are.
         bounds: server `s` has `order[bounds[s]:bounds[s + 1]]`.
         may_split: whether one server's rows may come in several pieces.
+        is_everywhere: whether servers that have none of the rows are asked, too.
     """
 
-    __slots__ = ("bounds", "dim", "may_split", "order")
+    __slots__ = ("bounds", "dim", "is_everywhere", "may_split", "order")
 
     def __init__(
-        self, dim: int, order: NDArray[np.int64] | None, bounds: Sequence[int], may_split: bool
+        self,
+        dim: int,
+        order: NDArray[np.int64] | None,
+        bounds: Sequence[int],
+        may_split: bool,
+        is_everywhere: bool = False,
     ) -> None:
         self.dim, self.order, self.bounds, self.may_split = dim, order, bounds, may_split
+        self.is_everywhere = is_everywhere
 
     def rows(self, server: int, start: int, stop: int) -> NDArray[np.int64]:
         """The positions of a range of a server's rows; only where there is an `order`."""
@@ -67,13 +74,18 @@ class Cut:
 
 
 def cut_keys(
-    keys: NDArray[np.uint64], dim: int, may_split: bool, slots: SlotMap, servers: int
+    keys: NDArray[np.uint64],
+    dim: int,
+    may_split: bool,
+    slots: SlotMap,
+    servers: int,
+    is_everywhere: bool = False,
 ) -> Cut:
     """Cut a sparse table's increasing keys by the owners of their slots."""
     if servers == 1:
-        return Cut(dim, None, (0, keys.size), may_split)
+        return Cut(dim, None, (0, keys.size), may_split, is_everywhere)
     order, counts = split(slots, keys, servers)
-    return Cut(dim, order, [0, *np.cumsum(counts).tolist()], may_split)
+    return Cut(dim, order, [0, *np.cumsum(counts).tolist()], may_split, is_everywhere)
 
 
 def cut_blocks(shares: Sequence[BlockShare], dim: int) -> Cut:
@@ -87,8 +99,8 @@ def cut_blocks(shares: Sequence[BlockShare], dim: int) -> Cut:
 def pieces_of(cuts: Sequence[Cut], servers: int, limit: int = PIECE) -> list[Piece]:
     """The messages of a request about tables that are cut so, by server.
 
-    A server that has no rows gets none. The pieces depend on tables and keys alone, so that a
-    push is cut as the pull before it was.
+    A server that has no rows gets none, unless a table asks everywhere. The pieces depend on tables
+    and keys alone, so that a push is cut as the pull before it was.
 
     Args:
         limit: bytes of rows in a piece; up to half as much again is not cut.
@@ -98,7 +110,7 @@ def pieces_of(cuts: Sequence[Cut], servers: int, limit: int = PIECE) -> list[Pie
         ranges, nbytes = [], 0
         for place, cut in enumerate(cuts):
             rows = cut.bounds[server + 1] - cut.bounds[server]
-            if rows:
+            if rows or cut.is_everywhere:
                 ranges.append(Range(place, 0, rows))
                 nbytes += rows * _row_nbytes(cut)
         if not ranges:

@@ -235,7 +235,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         # A refused push changes nothing, so where servers may refuse keys it goes in one piece.
         may_split = table.spec.missing != "error"
         servers = len(self.lines().servers)
-        return cut_keys(keys, table.spec.dim, may_split, self.slots, servers)
+        # In a weighted mean a push counts by its weight wherever the keys of others are.
+        is_everywhere = table.spec.aggregator == "weighted_mean"
+        return cut_keys(keys, table.spec.dim, may_split, self.slots, servers, is_everywhere)
 
     def _signature_to_send(self, wanted: Sequence[Wanted]) -> int:
         """Of the key lists, if they are worth remembering; else 0."""

@@ -53,6 +53,18 @@ def test_every_row_is_in_one_piece_and_pieces_are_bounded(tables: list, limit: i
         begun |= set(places)
 
 
+def test_a_table_that_asks_everywhere_reaches_servers_without_its_rows() -> None:
+    none, some = Cut(4, None, [0, 0, 0, 0], True, True), Cut(4, None, [0, 5, 5, 5], True)
+
+    pieces = pieces_of([none, some], 3)
+
+    assert [[tuple(part) for part in piece.ranges] for piece in pieces] == [
+        [(0, 0, 0), (1, 0, 5)],
+        [(0, 0, 0)],
+        [(0, 0, 0)],
+    ]
+
+
 def test_a_request_of_ordinary_size_is_one_piece_a_server() -> None:
     keys = np.arange(1000, dtype=np.uint64)
 

@@ -24,6 +24,7 @@ SETTINGS: list[dict[str, Any]] = [
         "aggregator": "max_norm",
         "storage": "float16",
     },
+    {"optimizer": Adagrad(lr=0.3), "aggregator": "weighted_mean"},
     {"optimizer": AdamW(lr=0.1, clip_value=0.5, schedule=StepDecay(4, 0.5)), "storage": "float16"},
 ]
 
@@ -35,13 +36,14 @@ def train(worker: Worker, settings: dict[str, Any]) -> np.ndarray:
     for _ in range(12):
         keys = rng.integers(0, 12, size=rng.integers(0, 9))
         rows = table.pull(keys)
-        worker.push_many([(table, keys, rows * 0.3 + rng.normal(size=rows.shape))])
+        grads = rows * 0.3 + rng.normal(size=rows.shape)
+        worker.push_many([(table, keys, grads)], weight=1.0 + worker.rank)
         worker.step()
     worker.barrier()
     return table.pull(np.arange(12), create=False)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s["optimizer"].name)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_servers_do_to_the_bit_what_one_process_does(settings: dict[str, Any]) -> None:
     with local_cluster(servers=2, workers=3, mode="sync", seed=9) as nodes:
         remote = nodes.run(lambda worker: train(worker, settings))
