@@ -115,6 +115,7 @@ class Table(ABC):
         return {
             "name": self.spec.name,
             "kind": self.spec.kind,
+            "dim": self.spec.dim,
             "mode": self.mode.name,
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],

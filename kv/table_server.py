@@ -106,6 +106,7 @@ class TableServer:
             Command.STATS: self._stats,
         }
         Customer(TABLES_APP, 0, office, self._receive)
+        office.queries.offer("tables", self._facts)
 
     def close(self, *, drain: bool = True) -> None:
         """End the threads, after the requests there are, or without."""
@@ -133,6 +134,10 @@ class TableServer:
     def _owns(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         owner: NDArray[np.bool_] = self._slots.owner[slot_of(keys)] == self.office.rank
         return owner
+
+    def _facts(self) -> list[dict[str, Any]]:
+        """What somebody outside the cluster is told of the tables."""
+        return [table.stats() for _, table in list(self._tables.values())]
 
     # -- who works on a request, and when ---------------------------------------------------
 

@@ -92,6 +92,8 @@ def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> st
     return "\n".join(text)
 
 
+_COUNTS = ["rows", "hot_rows", "nbytes", "disk_nbytes", "admitted", "denied", "evicted", "expired"]
+_COUNTS += ["hot_hits", "hot_misses"]
 _HEADINGS = ["table", "kind", "mode", "dim", "clock", "rows", "in memory", "bytes", "on disk"]
 _HEADINGS += ["load", "admitted", "denied", "evicted", "expired", "hot hits"]
 
@@ -120,17 +122,15 @@ def _row(table: str, parts: list[Report]) -> list[str]:
 
 def total_stats(parts: list[Report]) -> dict[str, float]:
     """The figures of one table added over servers; `load_factor` is weighted by rows."""
-    stats = [part["stats"] for part in parts]
-    total = {key: sum(s[key] for s in stats) for key in stats[0] if key != "top"}
-    weights = [max(s["rows"], 1) for s in stats]
-    loads = [s["load_factor"] * weight for s, weight in zip(stats, weights, strict=True)]
-    total["load_factor"] = sum(loads) / sum(weights)
-    return total
+    total: dict[str, float] = {key: sum(part[key] for part in parts) for key in _COUNTS}
+    weights = [max(part["rows"], 1) for part in parts]
+    loads = [part["load_factor"] * weight for part, weight in zip(parts, weights, strict=True)]
+    return total | {"load_factor": sum(loads) / sum(weights)}
 
 
 def most_used(parts: list[Report], count: int = MOST_USED) -> list[tuple[int, float]]:
     """The keys with the most pushes, of all servers, most used first."""
-    pairs = [(int(key), float(shows)) for part in parts for key, shows in part["stats"]["top"]]
+    pairs = [(int(key), float(shows)) for part in parts for key, shows in part["top"]]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:count]
 
 

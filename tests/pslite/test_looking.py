@@ -25,7 +25,9 @@ def report(**stats: Any) -> dict[str, Any]:
         "mode": "async",
         "dim": 8,
         "clock": 3,
-        "stats": {**figures, "top": [], **stats},
+        **figures,
+        "top": [],
+        **stats,
     }
 
 
