@@ -173,6 +173,7 @@ class Spill(Evict):
             self._drop(most + np.flatnonzero(versions))
             space.cut(most)
         self.most = most
+        self.at_once = max(1, min(self._whole // 4, most // 2))
 
     def _drop(self, victims: Rows) -> None:
         self.space.spill(victims)
