@@ -286,7 +286,7 @@ def decode_array(frame: Buffer, descriptor: Descriptor) -> NDArray[Any]:
 
 
 def join(frames: Sequence[Frame]) -> bytes:
-    """One frame of a message's header and small arrays: each frame costs 3 us on its way.
+    """One frame of a message's header and small arrays: each frame costs calls at both ends.
 
     A byte that no msgpack begins with, the length of the header, and header and arrays, each at a
     multiple of 8 bytes.

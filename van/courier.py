@@ -156,21 +156,26 @@ class ZmqVan:
         """
         self._refuse_fork()
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._leader == threading.get_ident():  # a handler waits: it goes on leading
+        me = threading.get_ident()
+        if self._leader == me:  # a handler waits: it goes on leading
             return self._lead_until(done, deadline)
         with self._lock:
-            self._waiting += 1
-            try:
-                if not self._follow_until(done, deadline):
-                    return done()
-            finally:
-                self._waiting -= 1
-                self._last_wait = time.monotonic()
+            if self._leader is None:
+                self._leader = me
+            else:
+                self._waiting += 1
+                try:
+                    if not self._follow_until(done, deadline):
+                        return done()
+                finally:
+                    self._waiting -= 1
+                    self._last_wait = time.monotonic()
         try:
             return self._lead_until(done, deadline)
         finally:
             self._stop_leading()
-            self._send_outbox()  # what others queued while they saw us leading
+            if self._outbox:  # what others queued while they saw us leading
+                self._send_outbox()
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
@@ -200,7 +205,8 @@ class ZmqVan:
                 if remaining <= 0:
                     return False
                 self._turn(min(remaining, _HEARTBEAT), done)
-            self._flush()
+            if self._outbox:
+                self._flush()
             return True
         finally:
             self._waiting -= 1

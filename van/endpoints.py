@@ -19,7 +19,7 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 from van.chunks import cut
-from van.codec import encode
+from van.codec import encode, join
 from van.config import VanConfig
 from van.drops import Drops
 from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError
@@ -156,11 +156,11 @@ class Endpoints:
         way = parcel.way = self._peers.get(meta.recipient)
         if isinstance(way, LaneConnection):
             parcel.places = way.pack(frames, nbytes)
-        elif (
-            nbytes - len(frames[0]) > self._config.chunk
-            and way is not None
-            and not way.is_in_process
-        ):
+        elif way is None or len(frames) == 1:
+            pass
+        elif nbytes < _JOIN_BELOW:
+            parcel.frames = [join(frames)]
+        elif nbytes - len(frames[0]) > self._config.chunk and not way.is_in_process:
             pieces = iter(cut(meta, frames, next(self._serials), self._config))
             parcel.frames, parcel.rest = next(pieces), pieces
         return parcel
@@ -169,7 +169,7 @@ class Endpoints:
         """Send, or let wait what the peer does not take now.
 
         Raises:
-            UnreachablePeerError: never connected.
+            UnreachablePeerError: never connected, or made for a former address.
             AddressError: its connection has ended and it is not to be reached any more.
         """
         peer = self._peers.get(parcel.node)
@@ -193,6 +193,8 @@ class Endpoints:
             parcel.way.give_back(parcel.places)
             parcel.places = ()
         if isinstance(peer, LaneConnection):
+            if parcel.way is not None and not isinstance(parcel.way, LaneConnection):
+                raise UnreachablePeerError(parcel.node, "it has got another address meanwhile")
             parcel.places = peer.pack(parcel.frames, parcel.nbytes)
         parcel.way = peer
         return peer
@@ -219,7 +221,7 @@ class Endpoints:
     @property
     def pending(self) -> int:
         """Messages that wait for any peer."""
-        return sum(len(peer.waiting) for peer in self._peers.values())
+        return sum(peer.pending for peer in self._peers.values())
 
     def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """See `van.van.Van.empty`. Any thread."""
@@ -240,18 +242,20 @@ class Endpoints:
     def poll(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for something to do."""
         lane = self._lane
-        if lane.is_returning:
+        if lane.returning:
             timeout = min(timeout, _RETURN_AFTER)
         self._poller.wait(timeout)
         if self._blocked:
             for node, peer in list(self._blocked.items()):
                 self._pump(node, peer)
-        if lane.is_returning:
-            lane.send_returns(is_idle=not (lane.may_receive or self._zmq.may_receive))
+        if lane.returning:
+            lane.send_returns(is_idle=not (lane.ready or self._zmq.may_receive))
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""
-        message = self._lane.next_message() or self._zmq.next_message()
+        message = self._lane.next_message() if self._lane.ready else None
+        if message is None and self._zmq.may_receive:
+            message = self._zmq.next_message()
         if message is not None:
             self.counts["received"] += 1
         return message

@@ -126,6 +126,11 @@ class LaneSender:
                 return True
             self._packet = None
 
+    @property
+    def pending(self) -> int:
+        """Messages that have not left whole."""
+        return len(self.waiting) + (self._packet is not None or bool(self._parts))
+
     def _write(self, packet: list[Frame]) -> bool:
         rights: list[tuple[int, int, bytes]] = []
         if self._descriptors:

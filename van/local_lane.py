@@ -61,6 +61,10 @@ class LocalLane:
         drops: counts what is dropped.
         on_end: called with a connection that has ended.
         peer_user: tells the user behind a socket.
+
+    Attributes:
+        ready: connections with something to read.
+        returning: connections with memory of others to be given back.
     """
 
     def __init__(
@@ -77,8 +81,8 @@ class LocalLane:
         self._listener: socket.socket | None = None
         self._connections: dict[int, LaneConnection] = {}
         self._writing: set[LaneConnection] = set()  # those the poller watches for room
-        self._returning: set[LaneConnection] = set()
-        self._ready: deque[LaneConnection] = deque()
+        self.returning: set[LaneConnection] = set()
+        self.ready: deque[LaneConnection] = deque()
 
     def listen(self, address: str) -> bool:
         """Be found by nodes of this host that know `address`; False when that cannot be."""
@@ -117,7 +121,7 @@ class LocalLane:
             return True
 
     def _adopt(self, sock: socket.socket, address: str) -> LaneConnection:
-        made = LaneConnection(sock, self._config, address, self._returning)
+        made = LaneConnection(sock, self._config, address, self.returning)
         self._connections[made.fileno()] = made
         self._poller.register(made.fileno(), lambda events: self._note_ready(made, events))
         return made
@@ -126,7 +130,7 @@ class LocalLane:
         if events & WRITE:
             self.pump(connection)
         if events & ~WRITE:
-            self._ready.append(connection)
+            self.ready.append(connection)
 
     def connect(self, address: str) -> LaneConnection | None:
         """A connection to the node at `address`; None when it is not to be had this way."""
@@ -195,15 +199,10 @@ class LocalLane:
             self._poller.modify(connection.fileno(), READ | WRITE if is_blocked else READ)
             (self._writing.add if is_blocked else self._writing.discard)(connection)
 
-    @property
-    def may_receive(self) -> bool:
-        """Whether a message may be there without waiting."""
-        return bool(self._ready)
-
     def next_message(self) -> Message | None:
         """A message that is there now, or None; what is not one of ours is dropped."""
-        while self._ready:
-            connection = self._ready.popleft()
+        while self.ready:
+            connection = self.ready.popleft()
             if connection.is_ended:
                 continue
             try:
@@ -223,25 +222,20 @@ class LocalLane:
         self._poller.unregister(connection.fileno())
         del self._connections[connection.fileno()]
         self._writing.discard(connection)
-        self._returning.discard(connection)
+        self.returning.discard(connection)
         connection.close()
         self._on_end(connection)
 
-    @property
-    def is_returning(self) -> bool:
-        """Whether memory of others waits to be given back."""
-        return bool(self._returning)
-
     def send_returns(self, is_idle: bool) -> None:
         """Give memory back in packets of their own, when much of it waits or nothing else goes."""
-        for connection in list(self._returning):
+        for connection in list(self.returning):
             if connection.is_ended or not connection.returnable:
-                self._returning.discard(connection)
+                self.returning.discard(connection)
             elif is_idle or connection.returnable >= _MANY_RETURNS:
-                self._returning.discard(connection)
+                self.returning.discard(connection)
                 connection.send_returns()
                 if connection.returnable:
-                    self._returning.add(connection)
+                    self.returning.add(connection)
                 self.pump(connection)
 
     def close(self) -> None:

@@ -84,6 +84,11 @@ class ZmqPeer:
         """Readable when the peer may take more."""
         return int(self._dealer.getsockopt(_FD))
 
+    @property
+    def pending(self) -> int:
+        """Messages that ZeroMQ has not taken whole."""
+        return len(self.waiting)
+
     def post(self, parcel: Parcel) -> bool:
         """Send `parcel`, or let it wait; True when nothing waits any more."""
         if self.waiting:  # trying costs an exception; `pump` is called when it may succeed

@@ -123,6 +123,17 @@ def test_a_receiver_that_keeps_everything_makes_the_sender_slow_but_never_stops_
     assert all((m.arrays[0] == n).all() for n, m in enumerate(got))
 
 
+def test_what_the_socket_has_not_taken_whole_is_pending(make_van) -> None:
+    sender, receiver, got = pair(make_van, shared_memory=0)
+    sender.send(large(1, 8 * MIB))  # in parts, of which the socket takes a few
+    before = sender._ends.pending
+
+    both_until(lambda: len(got) == 1, sender, receiver)
+
+    assert before == 1
+    assert sender._ends.pending == 0
+
+
 def test_arrays_outlive_the_connection_they_came_by(make_van) -> None:
     sender, receiver, got = pair(make_van)
     sender.send(large(7))

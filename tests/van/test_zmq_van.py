@@ -174,6 +174,7 @@ def test_what_is_not_ours_is_counted_logged_once_and_dropped(
         [*good, b"one more"],
         [good[0], b"short"],
         [b"\x00" * 1500],
+        [b"\xc1\0\0\0\xff\xff\xff\xff"],
         [good[0]] + [b"y"] * 300,
     ]
     for message in bad:
