@@ -202,8 +202,8 @@ class Endpoints:
     def _note_blocked(self, node: int, peer: ZmqPeer) -> None:
         if node not in self._blocked:
             self._blocked[node] = peer
-            # Its descriptor only makes `poll` return, which then tries all that are blocked.
-            self._poller.register(peer.fd, lambda events: None)
+            # Its descriptor makes `poll` return, which then tries all that are blocked.
+            self._poller.register(peer.fd, peer.take_signal)
 
     def _pump(self, node: int, peer: ZmqPeer) -> None:
         if peer.pump():

@@ -106,7 +106,11 @@ class LocalLane:
         assert self._listener is not None
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no descriptors left: who is turned away takes tcp
+            log.warning("the local lane takes no more connections: %s", error.strerror)
+            self._stop_listening()
             return
         if self._is_other_user(sock):
             self._drops.add("other_user", "local", "another user's process on the local lane")
@@ -238,11 +242,15 @@ class LocalLane:
                     self.returning.add(connection)
                 self.pump(connection)
 
-    def close(self) -> None:
-        """End all connections."""
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._poller.unregister(self._listener.fileno())
             self._listener.close()
+            self._listener = None
+
+    def close(self) -> None:
+        """End all connections."""
+        self._stop_listening()
         for connection in self._connections.values():
             with contextlib.suppress(ConnectionEndedError):
                 connection.is_blocked_after_pump()

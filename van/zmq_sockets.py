@@ -84,6 +84,10 @@ class ZmqPeer:
         """Readable when the peer may take more."""
         return int(self._dealer.getsockopt(_FD))
 
+    def take_signal(self, events: int) -> None:
+        """Let the socket take note of what its descriptor signals, which ends the signal."""
+        self._dealer.getsockopt(_EVENTS)
+
     @property
     def pending(self) -> int:
         """Messages that ZeroMQ has not taken whole."""

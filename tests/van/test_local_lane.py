@@ -217,6 +217,30 @@ def test_another_users_process_is_not_spoken_with(make_van, caplog) -> None:
     rude.close()
 
 
+def test_a_node_without_descriptors_for_the_lane_goes_on_by_tcp(make_van, caplog) -> None:
+    sender, receiver = make_van(), make_van()
+    got: list[Message] = []
+    receiver.receiver = got.append
+
+    class Exhausted:
+        def __init__(self, listener: socket.socket) -> None:
+            self.fileno, self.close = listener.fileno, listener.close
+
+        def accept(self) -> None:
+            raise OSError(24, "Too many open files")
+
+    receiver._ends._lane._listener = Exhausted(receiver._ends._lane._listener)
+    sender.connect(8, receiver.address)
+    receiver.wait(lambda: False, 0.05)
+    sender.wait(lambda: False, 0.05)
+
+    sender.send(large(5))
+    both_until(lambda: len(got) == 1, sender, receiver)
+
+    assert "no more connections: Too many open files" in caplog.text
+    assert type(sender._ends._peers[8]).__name__ == "ZmqPeer"
+
+
 def connect_raw(van: ZmqVan) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(LIMIT)

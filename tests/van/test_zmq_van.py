@@ -246,6 +246,22 @@ def test_a_peer_of_another_version_is_reported_with_its_address(
     context.term()
 
 
+def test_waiting_for_a_peer_that_takes_nothing_is_no_busy_loop(
+    make_van: Callable[..., ZmqVan],
+) -> None:
+    van = make_van(config=VanConfig(linger=0.0), background=False)
+    van.bind("tcp://127.0.0.1:0")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        van.connect(8, f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        van.send(Message(Meta(recipient=8), [np.zeros(32 << 20, np.uint8)]))
+        turns = []
+
+        van.wait(lambda: turns.append(1) or False, timeout=0.2)
+
+        assert van._ends.pending == 1
+    assert len(turns) < 100
+
+
 @pytest.mark.parametrize("address", ["tcp://no.such.host.invalid:1", "nonsense", "tcp://*:x"])
 def test_an_address_that_cannot_be_bound_is_named(
     make_van: Callable[..., ZmqVan], address: str
