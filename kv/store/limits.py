@@ -45,7 +45,10 @@ class Refuse:
         if nbytes:
             self.most = min(self.most, rows_within(nbytes, self._row_nbytes))
             if not self.most:
-                raise ArenaFullError(space.table, f"no row fits into memory_limit = {nbytes}")
+                raise ArenaFullError(
+                    space.table,
+                    f"no row fits into the {nbytes} bytes of memory_limit that this part has",
+                )
 
     @property
     def _row_nbytes(self) -> int:
@@ -78,9 +81,9 @@ class Refuse:
         if self.limit and self.most < space.capacity:
             return ArenaFullError(
                 space.table,
-                f"{total} rows of {self._row_nbytes} bytes and their index do not fit into "
-                f"memory_limit = {self.limit}; raise it, use more servers, or let the table "
-                f"evict or spill rows (when_full)",
+                f"{total} rows of {self._row_nbytes} bytes and their index do not fit into the "
+                f"{self.limit} bytes of memory_limit that this part of the table has; raise it, "
+                f"use more servers, or let the table evict or spill rows (when_full)",
             )
         return ArenaFullError(
             space.table,
@@ -161,14 +164,16 @@ class Spill(Evict):
         if most < count:
             raise ArenaFullError(
                 space.table,
-                f"{len(space.index)} keys leave room for {max(most, 0)} rows in memory within "
-                f"memory_limit = {self.limit}; raise it, or use more servers",
+                f"{len(space.index)} keys leave room for {max(most, 0)} rows in memory within the "
+                f"{self.limit} bytes of memory_limit that this part of the table has; raise it, "
+                f"or use more servers",
             )
         if space.numbers.top > most:
             versions = space.index.records[most : space.numbers.top, VERSION]
             self._drop(most + np.flatnonzero(versions))
             space.cut(most)
         self.most = most
+        self.at_once = max(1, min(self._whole // 4, most // 2))
 
     def _drop(self, victims: Rows) -> None:
         self.space.spill(victims)

@@ -203,8 +203,8 @@ class SparseStore:
         In a new store they are numbered 0, 1, … in the order of `keys`.
         """
         keys, version = frozen(keys), self.version + 1
-        for start in range(0, keys.size, self.limit.at_once):
-            part = keys[start : start + self.limit.at_once]
+        for some in self._slices(keys.size):
+            part = keys[some]
             self.limit.settle(part.size)
             rows, absent, _ = self.index.find(part)
             if absent:
@@ -228,8 +228,7 @@ class SparseStore:
             ArenaFullError: no room for the rows.
         """
         keys, values, now, version = frozen(keys), frozen(values), self._seconds(), self.version + 1
-        for start in range(0, keys.size, self.limit.at_once):
-            part = slice(start, start + self.limit.at_once)
+        for part in self._slices(keys.size):
             self.limit.settle(keys[part].size)
             rows, absent, on_disk = self.index.find(keys[part])
             if absent or on_disk:
@@ -391,8 +390,14 @@ class SparseStore:
         """
         if self.spec.missing == "error":
             self._refuse_missing(keys, self.index.find(keys)[0])
-        for start in range(0, keys.size, self.limit.at_once):
-            yield slice(start, start + self.limit.at_once)
+        return self._slices(keys.size)
+
+    def _slices(self, size: int) -> Iterator[slice]:
+        start = 0
+        while start < size:
+            stop = start + self.limit.at_once  # another number for each slice, maybe
+            yield slice(start, stop)
+            start = stop
 
     def _see(self, rows: Rows, version: int, now: int, show: int = 0) -> None:
         records.see(self.space.index.records, rows, version, show, now, self._rate)

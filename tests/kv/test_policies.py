@@ -165,7 +165,7 @@ def test_a_full_table_of_an_engine_names_its_limit() -> None:
     engine.define(TableSpec.sparse("t", 60, memory_limit=64 << 10))
     keys = np.arange(1000, dtype=np.uint64)
 
-    with pytest.raises(ArenaFullError, match="memory_limit = 32768; raise it, use more servers"):
+    with pytest.raises(ArenaFullError, match="32768 bytes of memory_limit that this part of"):
         engine.push(0, 0, 0, keys, np.ones((1000, 60), np.float32))
 
     assert engine.size(0) == 0
