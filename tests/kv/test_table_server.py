@@ -18,6 +18,7 @@ from kv.optimizers import SGD
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
 from kv.table_server import TableServer
+from postoffice.queries import Queries
 from van.errors import UnreachablePeerError
 from van.message import Message, Meta
 
@@ -35,6 +36,7 @@ class Office:
         self.sent: list[Message] = []
         self.reached: set[int] = set()
         self.stopped: list[str | None] = []
+        self.queries = Queries()
         self._changed = threading.Condition()
 
     def add_customer(self, customer: Any) -> None:
