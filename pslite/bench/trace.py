@@ -30,25 +30,15 @@ Span = tuple[str, float, float]
 # stage -> functions, each where its callers look it up; with (), the function that it returns. A
 # stage has several where a request may take several ways.
 WORKER = {
-    "merge keys": [
-        "kv.remote_worker:keys_of",
-        "kv.remote_worker:merged_write",
-        "kv.tables:prepare",
-    ],
-    "split by server": ["kv.remote_worker:RemoteWorker._cut"],
+    "merge keys": ["kv.keylists.merged:MergedLists.prepare"],
+    "split by server": ["kv.remote_worker:RemoteWorker._cut", "kv.remote_worker:pieces_of"],
+    "copy gradients": ["kv.remote_worker:pack"],
+    "name the key list": ["kv.remote_worker:RemoteWorker._signature_to_send"],
     "encode and send": ["van.courier:ZmqVan.send"],
-    "receive and decode": [
-        "van.zmq_sockets:ZmqSockets._receive_one",
-        "van.local_lane:LocalLane.next_message",
-    ],
-    "put in the caller's order": [
-        "kv.remote_worker:answer_of",
-        "kv.pulling:Pull.put",
-        "kv.pulling:Pull.results",
-    ],
-    "await the answer": ["van.zmq_sockets:ZmqSockets.poll", "van.endpoints:Endpoints.poll"],
+    "receive and decode": ["van.endpoints:Endpoints.next_message"],
+    "put in the caller's order": ["kv.pulling:Pull.put", "kv.pulling:Pull.results"],
+    "await the answer": ["van.endpoints:Endpoints.poll"],
     "rest": [
-        "kv.remote_worker:RemoteWorker.pull_many",
         "kv.remote_worker:RemoteWorker.pull_wanted",
         "kv.remote_worker:RemoteWorker.push_many",
         "kv.remote_worker:RemoteWorker.wait",
@@ -57,10 +47,10 @@ WORKER = {
 SERVER = {
     "receive and decode": WORKER["receive and decode"],
     "look up": ["kv.store.index:Index.find"],
-    "read rows": ["kv.kernels.rows:gather"],
-    "update rows": ["kv.store.sparse:update_of()", "kv.kernels.updates:Step.apply"],
+    "read rows": ["kv.store.formats:FloatRows.gather"],
+    "update rows": ["kv.store.formats:FloatRows.update"],
     "rest of the store": ["kv.store.sparse:SparseStore.pull", "kv.store.sparse:SparseStore.push"],
-    "check": ["kv.engine:Engine.pull", "kv.engine:Engine.push_many"],
+    "check and dispatch": ["kv.table_server:TableServer._receive"],
     "encode and send": WORKER["encode and send"],
 }
 
