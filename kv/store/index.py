@@ -26,6 +26,7 @@ STEP = 8  # old buckets moved for each key that is added
 FULLEST = 0.85
 BEGIN = FULLEST - 1 / STEP  # growth that begins here ends before FULLEST
 RECORD_BYTES = 24
+Note = tuple[int, int, int, float]
 NO_COLD = np.zeros((1, 3), np.uint64)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
@@ -93,12 +94,19 @@ class Index:
         """The part of the buckets that is taken."""
         return 8 * self.used / self.nbytes
 
-    def find(self, keys: Keys) -> tuple[Rows, int, int]:
-        """Rows of `keys`, how many have none (-1), and how many are on disk (below -1)."""
+    def find(self, keys: Keys, note: Note | None = None) -> tuple[Rows, int, int]:
+        """Rows of `keys`, how many have none (-1), and how many are on disk (below -1).
+
+        Args:
+            note: version, show, now and rate, as `records.see` takes them, to be noted of the rows
+                in memory while their records are at hand.
+        """
         rows = np.empty(keys.size, np.int64)
-        absent, on_disk = kernels.lookup(
-            self.entries, self.where, self.records, self.cold, keys, rows
-        )
+        tables = self.entries, self.where, self.records, self.cold
+        if note is None:
+            absent, on_disk = kernels.lookup(*tables, keys, rows)
+        else:
+            absent, on_disk = kernels.lookup_and_note(*tables, keys, rows, *note)
         return rows, absent, on_disk
 
     def add(self, keys: Keys, rows: Rows) -> None:

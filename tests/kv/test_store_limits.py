@@ -481,6 +481,35 @@ def test_a_push_for_keys_that_must_exist_is_refused_as_a_whole() -> None:
     np.testing.assert_array_equal(store.pull(keys), before)
 
 
+def test_a_push_that_is_refused_leaves_no_trace_in_records() -> None:
+    store = make(missing="error", dim=2)
+    keys = as_array(range(5))
+    store.assign(keys, ones(5, 2))
+    before = store.index.records[:5].copy()
+
+    with pytest.raises(MissingKeyError, match="key 77 has no row"):
+        store.push(as_array({1, 2, 77}), ones(3, 2))
+
+    np.testing.assert_array_equal(store.index.records[:5], before)
+    store.push(keys, ones(5, 2))
+    assert (store.index.records[:5, VERSION] > before[:, VERSION]).all()
+    assert (store.index.records[:5, USE] >> HALF == 256).all()
+
+
+def test_known_and_new_rows_of_one_push_are_seen_once() -> None:
+    store = make(dim=2)
+    store.push(as_array({1, 3}), ones(2, 2))
+
+    store.push(as_array(range(5)), ones(5, 2))
+    store.push(as_array({2, 9}), ones(2, 2), shows=np.array([0.5, 3], np.float32))
+
+    keys = as_array({0, 1, 2, 3, 4, 9})
+    rows = store.locate(keys)
+    records = store.index.records[rows]
+    assert (records[:, USE] >> HALF).tolist() == [256, 512, 384, 512, 256, 768]
+    assert records[:, VERSION].tolist() == [2, 2, 3, 2, 2, 3]
+
+
 def test_the_most_used_keys_are_found_a_piece_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kv.store.stats.LOOK", 100)
     store = make(dim=1)
