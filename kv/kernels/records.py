@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import LINES_AHEAD, kernel, prefetch
+from kv.kernels.jit import MOST_AHEAD, kernel, prefetch
 
 VERSION, USE = np.uint64(1), np.uint64(2)
 WORDS = np.uint64(3)
@@ -31,8 +31,8 @@ def see(records, rows, version, show, now, rate):
     twice as long."""
     count = np.uint64(rows.size)
     for i in range(count):
-        if i + LINES_AHEAD < count:
-            record = WORDS * np.uint64(rows[i + LINES_AHEAD])
+        if i + MOST_AHEAD < count:
+            record = WORDS * np.uint64(rows[i + MOST_AHEAD])
             prefetch(records, record + VERSION)
             prefetch(records, record + USE)
         note(records, np.uint64(rows[i]), version, show, now, rate)
@@ -57,8 +57,8 @@ def add_shows(records, rows, given):
     """Shows counted by the caller.  given: float32 (n,), 0 or more, added to those of rows."""
     count = np.uint64(rows.size)
     for i in range(count):
-        if i + LINES_AHEAD < count:
-            prefetch(records, WORDS * np.uint64(rows[i + LINES_AHEAD]) + USE)
+        if i + MOST_AHEAD < count:
+            prefetch(records, WORDS * np.uint64(rows[i + MOST_AHEAD]) + USE)
         row = np.uint64(rows[i])
         use = records[row, USE]
         more = np.uint64(min(np.float64(given[i]) * SHOW, np.float64(MOST_SHOWS)))

@@ -36,7 +36,10 @@ def gather(data, rows, out):
 def gather_or_zero(data, rows, out):
     """Like `gather`, and zeros where rows[i] is -1."""
     count, width = np.uint64(rows.size), np.uint64(out.shape[1])
+    ahead = ahead_of(width)
     for i in range(count):
+        if i + ahead < count:
+            prefetch_row(data, max(rows[i + ahead], 0), width)
         if rows[i] < 0:
             out[i, :] = np.float32(0)
         else:
@@ -61,9 +64,13 @@ def scatter(data, rows, values):
     """The first values.shape[1] floats of row rows[i] = values[i].
 
     data: float32 (capacity, stride), written; rows: int64 (n,); values: float32 (n, width)."""
-    for i in range(np.uint64(rows.size)):
+    count, width = np.uint64(rows.size), np.uint64(values.shape[1])
+    ahead = ahead_of(width)
+    for i in range(count):
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width)
         row = np.uint64(rows[i])
-        for j in range(np.uint64(values.shape[1])):
+        for j in range(width):
             data[row, j] = values[i, j]
 
 
