@@ -32,7 +32,7 @@ import numpy as np
 from kv.kernels.jit import kernel, prefetch
 from kv.kernels.records import USE, WORDS, note
 
-ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
+ZERO, ONE, SEVEN = np.uint64(0), np.uint64(1), np.uint64(7)
 S30, S27, S31, S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 M1, M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 COLD = np.uint64(1 << 31)
@@ -86,6 +86,15 @@ def row_of(entry):
 
 
 @kernel
+def ask(entries, place):
+    """Hint that the run from `place` on is used soon: up to eight buckets of it.
+
+    Mostly two cache lines; with one, a third to a half of the look-ups waited for another."""
+    prefetch(entries, place)
+    prefetch(entries, place + SEVEN)
+
+
+@kernel
 def lookup(entries, where, records, cold, keys, rows):
     """Write the row of each key; returns how many have none, and how many are on disk.
 
@@ -114,7 +123,7 @@ def lookup_and_note(entries, where, records, cold, keys, rows, version, show, no
         for i in range(asked, ahead):
             rows[i] = np.int64(mix64(keys[i] ^ seed) >> S32)
         for i in range(asked, ahead):
-            prefetch(entries, home(np.uint64(rows[i]), base, shift, old_base, old_shift, moved))
+            ask(entries, home(np.uint64(rows[i]), base, shift, old_base, old_shift, moved))
         asked = ahead
         for i in range(start, stop):
             fingerprint = np.uint64(rows[i])
@@ -125,7 +134,7 @@ def lookup_and_note(entries, where, records, cold, keys, rows, version, show, no
                 entry = entries[place]
             rows[i] = np.int64(entry & LOW)
             if not entry & COLD:
-                record = WORDS * ((entry & NUMBER) - ONE)
+                record = WORDS * (max(entry & NUMBER, ONE) - ONE)  # of 0 one that is mapped
                 prefetch(records, record)
                 if now:
                     prefetch(records, record + USE)
@@ -161,7 +170,7 @@ def insert(entries, where, records, keys, rows):
     for i in range(count):
         if i + BLOCK < count:
             ahead = mix64(keys[i + BLOCK] ^ seed) >> S32
-            prefetch(entries, home(ahead, base, shift, old_base, old_shift, moved))
+            ask(entries, home(ahead, base, shift, old_base, old_shift, moved))
         fingerprint = mix64(keys[i] ^ seed) >> S32
         place = home(fingerprint, base, shift, old_base, old_shift, moved)
         while entries[place] != ZERO:
