@@ -340,14 +340,13 @@ class SparseStore:
                 absent -= keys.size - kept.size
                 keys, grads, rows = frozen(keys[kept]), frozen(grads[kept]), rows[kept]
                 shows = shows[kept] if shows is not None else None
-        unseen = rows[:0] if is_noted else rows
+        late = None if is_noted else slice(None)  # which rows have yet to be noted
         if absent or on_disk:
             late = np.flatnonzero(rows < 0) if is_noted else slice(None)
             self._bring(keys, rows, absent, on_disk, version)
-            unseen = rows[late]
         if rows.size:
-            if unseen.size:
-                records.see(self.index.records, unseen, *note)
+            if late is not None:
+                records.see(self.index.records, rows[late], *note)
             self._step(keys, rows, grads, clock, shows, version)
 
     def _step(
