@@ -280,8 +280,9 @@ class SparseStore:
     def items(self, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights), at most `batch` each; keys rise within a batch.
 
-        Between two batches the table may change; a key added meanwhile may come or not, and so may
-        one that is read back from disk or written there.
+        Between two batches the table may change: rows that are there throughout come once, those
+        that are added or go meanwhile may come or not. (In a table that spills, keys with equal
+        fingerprints come in one batch, even if it is then larger.)
         """
         start = 0
         while start < self.top:
@@ -290,10 +291,9 @@ class SparseStore:
                 yield keys, values
 
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
-        """The rows numbered from `start`, `count` or fewer: (keys, weights, where to go on).
+        """Rows from the place `start` on, `count` or fewer: (keys, weights, where to go on).
 
-        Rows in memory come first, then those on disk. The scan is over when the returned number is
-        not below `top`.
+        The scan begins at 0 and is over when the returned place is not below `top`.
         """
         keys, data, rows, stop = self.space.scan(start, count)
         out = np.empty((rows.size, self.dim), np.float32)
@@ -340,7 +340,7 @@ class SparseStore:
                 absent -= keys.size - kept.size
                 keys, grads, rows = frozen(keys[kept]), frozen(grads[kept]), rows[kept]
                 shows = shows[kept] if shows is not None else None
-        late = None if is_noted else slice(None)  # which rows have yet to be noted
+        late: Rows | slice | None = None if is_noted else slice(None)  # rows to be noted yet
         if absent or on_disk:
             late = np.flatnonzero(rows < 0) if is_noted else slice(None)
             self._bring(keys, rows, absent, on_disk, version)

@@ -15,7 +15,7 @@ from kv.kernels import records
 from kv.kernels.jit import frozen
 from kv.placement import NUM_SLOTS, mix64, slot_of
 from kv.store import arena
-from kv.store.index import BEGIN, FULLEST, LEAST, RECORD_BYTES, STEP, Index
+from kv.store.index import BEGIN, FULLEST, LEAST, ORDERS, RECORD_BYTES, STEP, Index
 
 LAST = 2**64 - 1
 SEED = 3
@@ -259,6 +259,44 @@ def test_blocks_of_a_long_look_up_are_all_found_and_noted() -> None:
     assert (index.records[:500, 1] == 5).all()
     assert (index.records[:500, 2] == (256 << 32 | 9)).all()
     assert not index.records[500:].any()
+
+
+@given(crowds, key_sets, st.integers(1, 7))
+def test_a_scan_in_the_order_of_fingerprints_meets_each_row_once(
+    crowd: set[int], others: set[int], count: int
+) -> None:
+    index = Index(seed=SEED)
+    keys = as_array(crowd | others)
+    add(index, keys, 0)
+    place, met = 0, list[int]()
+
+    while place < ORDERS:
+        rows, stop = index.rows_from(place, count)
+        assert stop > place
+        assert rows.size <= max(count, 8), "more only if fingerprints are equal"
+        met += rows.tolist()
+        place = stop
+
+    assert sorted(met) == list(range(keys.size))
+
+
+@pytest.mark.parametrize("batch", [200, 777])
+def test_a_scan_is_complete_while_the_index_grows(batch: int) -> None:
+    keys = frozen(np.arange(1, 60_000, dtype=np.uint64))
+    index = Index(seed=1)
+    add(index, keys[:10_000], 0)
+    place, met, growing, done = 0, list[int](), 0, 10_000
+
+    while place < ORDERS:
+        rows, place = index.rows_from(place, 500)
+        met += rows.tolist()
+        growing += index.is_growing
+        add(index, keys[done : done + batch], done)
+        done += batch
+
+    assert growing
+    assert len(set(met)) == len(met)
+    assert set(range(10_000)) <= set(met)
 
 
 @given(st.integers(0, LAST))

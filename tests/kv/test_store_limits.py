@@ -304,6 +304,28 @@ def test_row_numbers_are_known_until_the_generation_changes() -> None:
     assert store.locate(keys) is None, "they are on disk"
 
 
+@pytest.mark.parametrize("batch", [1, 7, 40])
+def test_a_scan_meets_each_row_once_while_rows_go_to_disk_and_come_back(batch: int) -> None:
+    store = make("spill", 4 * LIMIT)
+    push_in_fives(store, 0, 300)
+    rng, met = np.random.default_rng(batch), list[int]()
+
+    for round_, (keys, values) in enumerate(store.items(batch)):
+        assert keys.size <= batch
+        assert (np.diff(keys.astype(np.int64)) > 0).all()
+        np.testing.assert_array_equal(values, store.pull(keys, create=False))
+        met += keys.tolist()
+        store.pull(as_array(set(rng.integers(0, 300, 5).tolist())))
+        if round_ < 80:
+            push_in_fives(store, 300 + 5 * round_, 305 + 5 * round_)  # and the index grows
+
+    assert store.stats().spilled > 200
+    there = [key for key in met if key < 300]
+    assert sorted(there) == list(range(300))
+    assert len(set(met)) == len(met)
+    store.validate()
+
+
 def test_values_are_written_where_the_caller_wants_them() -> None:
     store = make()
     keys, out = as_array({3, 4}), np.empty((2, DIM), np.float32)
