@@ -232,6 +232,10 @@ class Endpoints:
                 return made
         return np.empty(shape, dtype)
 
+    def shares_memory(self, node: int) -> bool:
+        """Whether `node` is reached by the local lane. Any thread."""
+        return isinstance(self._peers.get(node), LaneConnection)
+
     # -- receiving ------------------------------------------------------------------------
 
     @property
