@@ -17,7 +17,9 @@ from kv.dense import BlockShare
 from kv.placement import SlotMap
 from kv.routing import split
 
-PIECE = 3 << 19  # bytes of rows in a piece that crosses a network: a third of a common batch
+PIECE = (4 << 20) // 3  # bytes of rows in a piece that crosses a network: a third of a usual batch
+LARGE_PIECE = 2 << 20  # the same of a request of many: the van sends it whole
+SOME_PIECES = 12  # from which on pieces are larger
 SHARED_PIECE = 32 << 20  # through shared memory, where hardly anything is under way between nodes
 MOST_PIECES = 64  # of a request to one server: each is a message in the van's backlog
 
@@ -122,7 +124,8 @@ def pieces_of(
         if 2 * nbytes <= 3 * limit:
             pieces.append(Piece(server, 0, ranges, False))
         else:
-            pieces += _split(server, ranges, cuts, max(limit, nbytes // MOST_PIECES))
+            larger = max(min(nbytes // SOME_PIECES, LARGE_PIECE), nbytes // MOST_PIECES)
+            pieces += _split(server, ranges, cuts, max(limit, larger))
     return pieces
 
 

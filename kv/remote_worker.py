@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from kv.asking import Asking, Entry, Lines, Question
-from kv.buffers import Buffers
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys, pieces_of
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
@@ -44,6 +43,7 @@ from kv.tables import (
 from postoffice.customer import Customer, Finish
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
+from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 SHORTEST_LIST = 512  # keys of a request; fewer are sent again rather than looked up
@@ -196,7 +196,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _read(self, wanted: Wanted) -> Reading:
         table, out = wanted.table, wanted.out
         if isinstance(table, RemoteDenseTable):
-            return DenseRead(table.name, table.shape, table.shares, table.cut, out)
+            return DenseRead(table.name, table.shape, table.shares, table.cut, self.buffers, out)
         assert wanted.keylist is not None
         cut = self._cut(table, wanted.keylist.unique)
         return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)

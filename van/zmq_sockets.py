@@ -43,6 +43,9 @@ _FD, _EVENTS, _MORE, _POLLIN = int(zmq.FD), int(zmq.EVENTS), int(zmq.RCVMORE), i
 _DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
 
 
+LENT_PIECES = 4  # of `[van] chunk` bytes; beyond it frames wait with us
+
+
 class _Lent(np.ndarray[Any, np.dtype[Any]]):
     """A frame that ZeroMQ sends from where it lies; says so when ZeroMQ is done with it."""
 
@@ -74,8 +77,8 @@ class ZmqPeer:
         self.is_in_process = is_in_process
         self._dealer, self._wake = dealer, wake
         self._zero_copy_from = config.zero_copy_from
-        # One piece on its way and one behind it keep the connection busy.
-        self._most_lent = 2 * config.chunk
+        # Some pieces ahead keep the connection busy: giving one more takes a turn of our thread.
+        self._most_lent = LENT_PIECES * config.chunk
         self._lent = 0  # bytes that ZeroMQ has not sent yet, less those in `_returned`
         self._returned: deque[int] = deque()  # filled by ZeroMQ's thread
 

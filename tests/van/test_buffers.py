@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.buffers import SMALLEST, Buffers
+from van.buffers import SMALLEST, Buffers
 
 FLOATS = SMALLEST // 4
 
