@@ -5,8 +5,8 @@
     Pull         one request about some of them
 
 The answers' arrays are views of received frames. They are copied once, into memory of the caller's
-own; where a list had to be merged and came in one answer, straight to every place that asked. A
-whole array that the van has put together of many frames, in memory of its own, is not copied again.
+own; where a list had to be merged and came in one answer, straight to every place that asked. An
+answer that is all there is to return, in memory that the van gives away, is not copied at all.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SparseRead:
         out: Values | None = None,
     ) -> None:
         self.table, self.keylist, self.cut, self._buffers = table, keylist, cut, buffers
-        self._out = buffers.empty((keylist.size, cut.dim), np.float32) if out is None else out
+        self._out = out
         self._merged: Values | None = None  # of unique keys, where they come in several answers
         self._grouped = keylist.unique  # the keys of a server one after the other
         if cut.order is not None:
@@ -83,7 +83,11 @@ class SparseRead:
     def put(self, server: int, part: Range, values: NDArray[Any], is_ours: bool) -> None:
         _check(self.table, values, (part.stop - part.start, self.cut.dim))
         inverse = self.keylist.inverse
-        target = self._out
+        is_all = inverse is None and self.cut.order is None and len(values) == self.keylist.size
+        if is_all and is_ours and self._out is None:
+            self._out = _kept(values, values.shape)
+            return
+        target = self._target()
         if inverse is not None:
             if self.cut.order is None and part.stop - part.start == self.keylist.unique.size:
                 expand(frozen(values), inverse, target)
@@ -97,12 +101,18 @@ class SparseRead:
         else:
             scatter(target, self.cut.rows(server, part.start, part.stop), frozen(values))
 
+    def _target(self) -> Values:
+        if self._out is None:
+            self._out = self._buffers.empty((self.keylist.size, self.cut.dim), np.float32)
+        return self._out
+
     def result(self) -> Values:
+        out = self._target()
         if self._merged is not None:
             assert self.keylist.inverse is not None
-            expand(frozen(self._merged), self.keylist.inverse, self._out)
+            expand(frozen(self._merged), self.keylist.inverse, out)
             self._merged = None
-        return self._out
+        return out
 
 
 class DenseRead:
@@ -140,8 +150,7 @@ class DenseRead:
             return
         flat = values.reshape(-1)[: math.prod(self._shape)]
         if is_ours and self._out is None:
-            self._out = flat.reshape(self._shape)
-            self._out.flags.writeable = True
+            self._out = _kept(flat, self._shape)
         else:
             self._target().reshape(-1)[:] = flat
 
@@ -152,6 +161,13 @@ class DenseRead:
 
     def result(self) -> Values:
         return self._target()
+
+
+def _kept(values: Values, shape: tuple[int, ...]) -> Values:
+    """Values of a message that gives them away, as the caller gets them."""
+    out = values.reshape(shape).view()  # a view: others still see the message as read-only
+    out.flags.writeable = True
+    return out
 
 
 def _check(table: str, values: NDArray[Any], shape: tuple[int, int]) -> None:

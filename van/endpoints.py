@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _RETURN_AFTER = 0.01  # seconds that memory of others waits for a message that takes it back
 _JOIN_BELOW = 16 << 10  # bytes of a message that one frame of ZeroMQ's holds
-_WHOLE = 3  # times `[van] chunk`: what a message may have to go in one piece
+_WHOLE = 4  # times `[van] chunk`: what a message may have to go in one piece
 _LANE_ATTEMPTS = 3  # connections of the lane to one address before ZeroMQ is used
 
 

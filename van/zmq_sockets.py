@@ -196,6 +196,7 @@ class ZmqSockets:
         self._monitor = self._router.get_monitor_socket(_CONNECTION_EVENTS)
         self._monitor_fd = self._monitor.getsockopt(_FD)
         self._reassembler = Reassembler(config)
+        self._owns_frames = True  # those that come from other processes are nobody else's
         self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
         # ZeroMQ signals only that something has changed: after a signal its sockets are asked
         # until they have nothing more, and then the next signal is waited for.
@@ -213,6 +214,8 @@ class ZmqSockets:
         Raises:
             AddressError: taken, not ours, or no address.
         """
+        if address.startswith("inproc://"):
+            self._owns_frames = False
         try:
             self._router.bind(address)
         except zmq.ZMQError as error:
@@ -293,7 +296,10 @@ class ZmqSockets:
                 more = router.getsockopt(_MORE)
             if more:
                 raise CodecError("more frames than the header says")
-            message = Message(meta, arrays)
+            is_ours = self._owns_frames and all(
+                descriptor[2] >= self._config.zero_copy_from for descriptor in descriptors
+            )
+            message = Message(meta, arrays, is_ours)
             return message if meta.chunk[1] == 1 else self._reassembler.add(routing_id, message)
         except CodecError as error:
             self._drops.add_error(routing_id, error)
