@@ -218,7 +218,7 @@ class ZmqVan:
         if self._outbox:
             self._flush()
         message = ends.next_message()
-        ends.poll(0.0 if message is not None else timeout)
+        ends.poll(0.0 if message is not None else timeout, not self._leader_is_background)
         left = _BATCH
         while message is not None or (message := ends.next_message()) is not None:
             if log.isEnabledFor(logging.DEBUG):
