@@ -273,7 +273,7 @@ class Endpoints:
         if looking:
             ready, now = bool(self._lane.ready), time.monotonic()
             took = now - start if ready else timeout
-            if self._spinning.note(now, took, is_early and ready, times_put_off()):
+            if self._spinning.note(now, took, is_early and ready, times_put_off):
                 step_aside()
 
     def next_message(self) -> Message | None:
