@@ -37,6 +37,7 @@ from van.van import Van
 
 log = logging.getLogger(__name__)
 
+_ANSWER = Flag.ANSWER
 _STRANGER = 1 << 62  # van id of a peer that has none; never in a header
 _FROM_ANYBODY = (Control.REGISTER, Control.NODES, Control.REFUSED)  # of nodes without an id
 _REMEMBERED_REASONS = 100
@@ -327,6 +328,8 @@ class Postoffice:
         try:
             if meta.recipient_incarnation not in (0, self.incarnation):
                 self._drop("misdirected", message)
+            elif not meta.control:  # nearly all
+                self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:
                 self._receive_control(message)
             elif meta.control is Control.QUERY:
@@ -335,16 +338,23 @@ class Postoffice:
                 self._keep_early(message)
             elif not self._is_known(meta):
                 self._drop("stranger", message)
-            elif meta.control:
-                self._receive_control(message)
-            elif not meta.flags & Flag.ANSWER:
-                self._receive_request(message)
             else:
-                customer = self._customers.get((meta.app, meta.customer))
-                if customer is not None:
-                    customer.take_answer(message)
+                self._receive_control(message)
         except Exception as error:  # a message must not stop the node that gets it
             self._drop(f"failed ({type(error).__name__}: {error})", message)
+
+    def _receive_data(self, message: Message) -> None:
+        meta = message.meta
+        if not self.nodes:
+            self._keep_early(message)
+        elif not self._is_known(meta):
+            self._drop("stranger", message)
+        elif not meta.flags & _ANSWER:
+            self._receive_request(message)
+        else:
+            customer = self._customers.get((meta.app, meta.customer))
+            if customer is not None:
+                customer.take_answer(message)
 
     def _keep_early(self, message: Message) -> None:
         """Others may have got the node table, and begun to ask, before this node."""
