@@ -1,8 +1,8 @@
 """Microseconds that a table request costs on the server, without van and worker.
 
-A stand-in for the node drops every answer, so what is left is the server's own path from the message
-to the answer: who works on it and when, keys checked, the engine, the rows. The same requests are
-given to a bare store beside it: what a request takes beyond that is book-keeping.
+A stand-in for the node drops every answer, so what is left is the server's own path from the
+message to the answer: who works on it and when, keys checked, the engine, the rows. The same
+requests are given to a bare store beside it: what a request takes beyond that is book-keeping.
 
     python bench/server_path.py
     python bench/server_path.py --keys 1 --profile

@@ -24,7 +24,7 @@ from kv.executor import Turns
 from kv.keylist import as_values
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
-from kv.store.parts import Cut, Parts
+from kv.store.parts import Cut, Parts, Piece
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
@@ -72,6 +72,10 @@ class Table(ABC):
     @abstractmethod
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
         """Weights of `keys` (None for a dense table) in an array that `empty` makes."""
+
+    @abstractmethod
+    def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
+        """`pulling` of few keys, under one lock. None: it has to take turns."""
 
     @abstractmethod
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
@@ -154,6 +158,11 @@ class KeyedTable(Table):
         known = self._cuts.get(id(keys))
         return self.store.cut(keys) if known is None else known[1]
 
+    def _quick(self, keys: Keys) -> Piece | None:
+        """The only piece of keys that need no turns."""
+        known = self._cuts.get(id(keys))
+        return self.store.quick(keys, None if known is None else known[1])
+
     def cost(self, keys: Keys | None) -> int:
         return 0 if keys is None else keys.size * self.store.key_cost
 
@@ -163,23 +172,31 @@ class KeyedTable(Table):
 
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
         keys = self._checked_keys(keys)
+        out = self._pull_at_once(keys, create, empty)
+        if out is None:
+            out = empty((keys.size, self.spec.dim), np.float32)
+            yield from self.store.pull(keys, create, out, self._cut(keys))
+        return out
+
+    def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
+        return self._pull_at_once(self._checked_keys(keys), create, empty)
+
+    def _pull_at_once(self, keys: Keys, create: bool, empty: Empty) -> Values | None:
+        piece = self._quick(keys)
+        if piece is None:
+            return None
         out = empty((keys.size, self.spec.dim), np.float32)
-        cut = self._cut(keys)
-        quick = self.store.quick(cut)
-        if quick is None or quick.places is not None:
-            yield from self.store.pull(keys, create, out, cut)
-        else:
-            with quick.part.lock:
-                quick.part.store.pull(keys, create, out, quick.rows(keys, slice(None)))
+        with piece.part.lock:
+            piece.part.store.pull(keys, create, out, piece.rows(keys))
         return out
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
-        quick = self.store.quick(self._cut(update.keys))
-        if quick is None or quick.places is not None:
+        piece = self._quick(update.keys)
+        if piece is None:
             return None
-        part = quick.part
+        part = piece.part
         with part.lock:
-            rows = quick.rows(update.keys, slice(None))
+            rows = piece.rows(update.keys)
             if self.spec.missing == "error" and rows is None:
                 part.refuse_missing(update.keys)
             elif not self.mode.holds and not part.has_room(update.keys.size):
@@ -243,6 +260,10 @@ class BlockTable(Table):
         self._refuse(keys)
         return self.store.pull(empty(self.store.shape, np.float32))
         yield
+
+    def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
+        self._refuse(keys)
+        return self.store.pull(empty(self.store.shape, np.float32))
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
         with self.store.lock:

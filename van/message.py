@@ -123,12 +123,16 @@ class Message:
         return sum(int(np.asarray(a).nbytes) for a in self.arrays)
 
 
+_AS_ANSWER = {flags: flags | Flag.ANSWER for flags in map(Flag, range(int(~Flag.NONE) + 1))}
+"""Flags of a request -> of its answer; combining flags takes a microsecond."""
+
+
 def answer_to(meta: Meta, kind: Kind = Kind.OK, **fields: Any) -> Meta:
     """The header of the answer to the request `meta`."""
     return Meta(
         recipient=meta.sender,
         recipient_incarnation=meta.incarnation,
-        flags=meta.flags | Flag.ANSWER,
+        flags=_AS_ANSWER[meta.flags],
         kind=kind,
         app=meta.app,
         customer=meta.customer,
