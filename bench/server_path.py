@@ -3,6 +3,7 @@
 A stand-in for the node drops every answer, so what is left is the server's own path from the
 message to the answer: who works on it and when, keys checked, the engine, the rows. The same
 requests are given to a bare store beside it: what a request takes beyond that is book-keeping.
+`listed` are pulls whose keys the server is to remember, and has not heard before.
 
     python bench/server_path.py
     python bench/server_path.py --keys 1 --profile
@@ -79,6 +80,9 @@ class Served:
     def pull(self, keys: np.ndarray) -> None:
         self.ask(Command.PULL, Flag.PULL, [keys])
 
+    def pull_listed(self, keys: np.ndarray) -> None:
+        self.ask(Command.PULL, Flag.PULL, [keys], key_list=next(self.timestamps) + 1)
+
     def push(self, keys: np.ndarray, grads: np.ndarray) -> None:
         self.ask(Command.PUSH, Flag.PUSH, [keys, grads])
 
@@ -112,13 +116,14 @@ def main() -> None:
     options = parser.parse_args()
     served = Served(options.dim)
     store = served.server.engine.tables[0].store.parts[0].store
-    print(f"{'keys':>8} {'pull':>8} {'store':>8} {'push':>8} {'store':>8}   us")
+    print(f"{'keys':>8} {'pull':>8} {'listed':>8} {'store':>8} {'push':>8} {'store':>8}   us")
     for count in options.keys:
         lists = lists_of(count)
         grads = frozen(np.full((count, options.dim), 1e-3, np.float32))
         out = np.empty((count, options.dim), np.float32)
         calls = {
             "pull": served.pull,
+            "pull, remembered": served.pull_listed,
             "store pull": lambda keys, out=out: store.pull(keys, True, out),
             "push": lambda keys, grads=grads: served.push(keys, grads),
             "store push": lambda keys, grads=grads: store.push(keys, grads),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -28,6 +29,7 @@ from kv.store.parts import Cut, Parts, Piece
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
+_FRESH = 8  # key lists whose rows are kept until it is known whether they come again
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Claim = tuple[Cut, list[int]] | None
@@ -141,6 +143,7 @@ class KeyedTable(Table):
     def __init__(self, spec: TableSpec, mode: Mode, parts: int, spill_dir: str = "") -> None:
         super().__init__(spec, mode)
         self.store = Parts(spec, parts, spill_dir)
+        self._fresh: deque[Cut] = deque()  # the last that were remembered
         self._cuts: dict[int, tuple[weakref.ref[Keys], Cut]] = {}  # id of a key list -> its cut
 
     def remember(self, keys: Keys) -> None:
@@ -153,6 +156,10 @@ class KeyedTable(Table):
         if identity not in cuts and not keys.flags.writeable:
             cut = self.store.cut(self._checked_keys(keys), learns=True)
             cuts[identity] = weakref.ref(keys, lambda _: cuts.pop(identity, None)), cut
+            self._fresh.append(cut)
+            if len(self._fresh) > _FRESH:
+                for piece in self._fresh.popleft():
+                    piece.forget_unless_used()
 
     def _cut(self, keys: Keys) -> Cut:
         known = self._cuts.get(id(keys))

@@ -79,6 +79,8 @@ class Piece:
 
     A piece of a list that comes again learns the keys' row numbers, chunk by chunk; they stand
     while the store's generation does. It then belongs to one worker's requests, one at a time.
+    One that has not come again for a while is told to forget them: memory in which every list
+    leaves its rows is always cold.
     What has not learned may be shared by all lists that lie in the part whole.
 
     Args:
@@ -87,12 +89,18 @@ class Piece:
         learns: whether row numbers are kept.
     """
 
-    __slots__ = ("_generation", "_rows", "part", "places", "size")
+    __slots__ = ("_generation", "_has_come_again", "_rows", "part", "places", "size")
 
     def __init__(self, part: Part, places: Places | None, size: int, learns: bool = False) -> None:
         self.part, self.places, self.size = part, places, size
         self._rows: dict[tuple[int, int], Places] | None = {} if learns else None  # by chunk
         self._generation = part.store.generation
+        self._has_come_again = False
+
+    def forget_unless_used(self) -> None:
+        """Drop the row numbers, if they have not been asked for again; they may be learned anew."""
+        if self._rows and not self._has_come_again:
+            self._rows.clear()
 
     def take(self, array: NDArray[T], some: slice) -> NDArray[T]:
         """What `array`, of the whole list, has for the chunk `some` of this piece."""
@@ -115,6 +123,8 @@ class Piece:
             rows = store.locate(keys)
             if rows is not None:
                 self._rows[chunk] = rows
+        else:
+            self._has_come_again = True
         return rows
 
 
