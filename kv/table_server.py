@@ -49,6 +49,7 @@ SETTLING = "rounds"  # the lane of what closes rounds
 _WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
 Answering = Turns[Message | None]
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
+_VALUED = frozenset(map(int, WITH_VALUES))
 _NO_BODY: dict[str, Any] = {}
 
 
@@ -209,7 +210,7 @@ class TableServer:
             arrays, cost = iter(message.arrays), 0
             for _, table, _ in self._of(meta):
                 cost += table.cost(None if table.is_dense else next(arrays, None))
-                if command in WITH_VALUES:
+                if command in _VALUED:
                     next(arrays, None)
             return cost
         if command in (Command.STEP, Command.FINISH):
@@ -252,7 +253,7 @@ class TableServer:
     def _complete(self, message: Message) -> None:
         """Bring the request's key lists, which may be named or coded, into their places."""
         dense = [table.is_dense for _, table, _ in self._of(message.meta)]
-        self.lists.complete(message, dense, message.meta.cmd in WITH_VALUES)
+        self.lists.complete(message, dense, message.meta.cmd in _VALUED)
 
     def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
         """The tables of a request, by number and itself, and the worker's step for each."""
