@@ -47,7 +47,7 @@ from postoffice.postoffice import Postoffice
 from van.message import Clock, Flag, Message, Meta
 
 _CREATING, _READING = {"create": True}, {"create": False}  # bodies of pulls; nobody changes them
-SHORTEST_LIST = 512  # keys of a request; fewer are sent again rather than looked up
+SHORTEST_LIST = 1500  # keys of a request; fewer are sent again, which is as quick as remembering
 
 
 class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
