@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self
@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kv.buffers import Buffers
 from kv.cutting import Cut, Piece, Range, pieces_of
 from kv.errors import UnknownKeyListError
 from kv.keylists.coding import encode
@@ -26,6 +25,7 @@ from kv.pulling import Pull
 from kv.table_protocol import TABLES_APP, Command
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
+from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 _FEW = 4096  # rows of requests whose pieces are made once
@@ -107,13 +107,15 @@ class Lines:
         return self.buffers.empty(shape, dtype) if made.base is None else made
 
 
-def cut_in_pieces(cuts: Sequence[Cut], servers: int, limit: int) -> Sequence[Piece]:
+def cut_in_pieces(
+    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int]
+) -> Sequence[Piece]:
     """`pieces_of` the cuts; those of a request in one message are made once for all of its size."""
     if servers == 1 and len(cuts) == 1:
         rows = cuts[0].bounds[1]
-        if 0 < rows <= _FEW and rows * (2 * cuts[0].dim + 4) <= limit:
+        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * limit_of(0):
             return _whole(rows)
-    return pieces_of(cuts, servers, limit)
+    return pieces_of(cuts, servers, limit_of)
 
 
 @lru_cache(maxsize=1024)
@@ -161,7 +163,7 @@ class Asking:
         meta = message.meta
         if meta.error is None:
             if self._pull is not None:
-                self._pull.put(self._piece(meta), message.arrays)
+                self._pull.put(self._piece(meta), message.arrays, message.is_ours)
             return True
         piece = self._piece(meta)
         if (
