@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kv.cutting import Cut, Piece, Range
+from kv.cutting import Cut, Piece, Range, pieces_of
 from kv.errors import UnknownKeyListError
 from kv.keylists.coding import encode
 from kv.keylists.sent import SentLists
@@ -27,6 +28,7 @@ from postoffice.postoffice import Postoffice
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
+_FEW = 4096  # rows of requests whose pieces are made once
 _SMALL = 4096  # numbers; fewer are copied when they are sent in any case
 
 
@@ -44,9 +46,9 @@ class Entry(Protocol):
         """What is sent about a range of a server's rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Question:
-    """What the messages of a request have in common.
+    """What the messages of a request have in common. Nobody changes one.
 
     Args:
         tables: ids, by place.
@@ -63,7 +65,7 @@ class Question:
     signature: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lines:
     """How a worker reaches its servers.
 
@@ -105,6 +107,23 @@ class Lines:
         return self.buffers.empty(shape, dtype) if made.base is None else made
 
 
+def cut_in_pieces(
+    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int]
+) -> Sequence[Piece]:
+    """`pieces_of` the cuts; those of a request in one message are made once for all of its size."""
+    if servers == 1 and len(cuts) == 1:
+        rows = cuts[0].bounds[1]
+        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * limit_of(0):
+            return _whole(rows)
+    return pieces_of(cuts, servers, limit_of)
+
+
+@lru_cache(maxsize=1024)
+def _whole(rows: int) -> Sequence[Piece]:
+    """A request about so many rows of one table of one server, in one message."""
+    return (Piece(0, 0, [Range(0, 0, rows)], False),)
+
+
 class Asking:
     """The messages of one request.
 
@@ -125,7 +144,7 @@ class Asking:
     ) -> None:
         self._question, self._entries, self._pull = question, entries, pull
         self._pieces, self._lines = pieces, lines
-        self._named: set[Piece] = set()
+        self._named: set[Piece] | None = None  # those whose lists were only named; None: none yet
         self.first = self.oldest = 0
 
     def send(self, first: int, oldest: int) -> None:
@@ -147,7 +166,11 @@ class Asking:
                 self._pull.put(self._piece(meta), message.arrays, message.is_ours)
             return True
         piece = self._piece(meta)
-        if meta.error[0] != UnknownKeyListError.__name__ or piece not in self._named:
+        if (
+            self._named is None
+            or piece not in self._named
+            or meta.error[0] != UnknownKeyListError.__name__
+        ):
             return True
         self._named.discard(piece)
         self._lines.counts["lists_unknown"] += 1
@@ -156,6 +179,8 @@ class Asking:
         return False
 
     def _piece(self, answer: Meta) -> Piece:
+        if len(self._pieces) == 1:
+            return self._pieces[0]
         number = answer.timestamp - self.first
         for piece in self._pieces:
             if piece.number == number and self._lines.servers[piece.server] == answer.sender:
@@ -212,6 +237,7 @@ class Asking:
         incarnation = lines.office.nodes[server].incarnation
         nbytes = sum(arrays[place].nbytes for place in places)
         if may_name and lines.sent.knows(server, incarnation, key_list):
+            self._named = self._named or set()
             self._named.add(piece)
             lines.counts["lists_named"] += 1
             lines.counts["key_bytes_saved"] += nbytes

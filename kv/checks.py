@@ -13,6 +13,7 @@ from kv.kernels.merge import first_not_finite, first_unsorted
 from kv.keylist import as_values
 from kv.spec import TableSpec
 
+_UINT64 = np.dtype(np.uint64)  # comparing with a type is slow
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 
@@ -24,7 +25,7 @@ def checked_keys(keys: Keys, spec: TableSpec) -> Keys:
         KeyListError: not uint64 of shape (n,).
         UnsortedKeysError: they repeat or go down.
     """
-    if keys.dtype != np.uint64 or keys.ndim != 1:
+    if keys.dtype != _UINT64 or keys.ndim != 1:
         problem = f"keys must be uint64 of shape (n,), not {keys.dtype} of shape {keys.shape}"
         raise KeyListError(spec.name, problem)
     keys = frozen(keys)

@@ -220,18 +220,9 @@ class Engine:
         is_rest: bool = False,
     ) -> Turns[list[int]]:
         """`push_many` in turns."""
-        if not 0 <= weight <= GREATEST:
-            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
-        pushes: list[Push] = []
-        for number, keys, grads in writes:
-            found = self.table(number)
-            keys, grads = found.checked(keys, grads, "gradients")
-            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes)))
-        if len(pushes) == 1:
-            ((found, update),) = pushes
-            quick = found.push_at_once(update, lambda: self._note_pushes(rank, clock, pushes))
-            if quick is not None:
-                return quick
+        pushes = self._checked_pushes(writes, weight, is_rest)
+        if (quick := self._push_at_once(rank, clock, pushes)) is not None:
+            return quick
         claims: list[Claim] = []
         try:
             for found, update in pushes:
@@ -244,6 +235,36 @@ class Engine:
         finally:
             for (found, _), claim in zip(pushes, claims, strict=False):
                 found.release(claim)
+
+    def _checked_pushes(
+        self, writes: Sequence[Write], weight: float, is_rest: bool
+    ) -> Sequence[Push]:
+        if not 0 <= weight <= GREATEST:
+            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
+        pushes: list[Push] = []
+        for number, keys, grads in writes:
+            found = self.table(number)
+            keys, grads = found.checked(keys, grads, "gradients")
+            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes)))
+        return pushes
+
+    def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
+        """Make a single push of few keys; None: they have to take turns."""
+        if len(pushes) != 1:
+            return None
+        ((found, update),) = pushes
+        return found.push_at_once(update, lambda: self._note_pushes(rank, clock, pushes))
+
+    def push_at_once(
+        self,
+        rank: int,
+        clock: int,
+        write: Write,
+        weight: float = 1.0,
+        is_rest: bool = False,
+    ) -> list[int] | None:
+        """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
+        return self._push_at_once(rank, clock, self._checked_pushes((write,), weight, is_rest))
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
         """The point where pushes count, or are refused."""

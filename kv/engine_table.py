@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -24,10 +25,11 @@ from kv.executor import Turns
 from kv.keylist import as_values
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
-from kv.store.parts import Cut, Parts
+from kv.store.parts import Cut, Parts, Piece
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
+_FRESH = 8  # key lists whose rows are kept until it is known whether they come again
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Claim = tuple[Cut, list[int]] | None
@@ -75,6 +77,10 @@ class Table(ABC):
     @abstractmethod
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
         """Weights of `keys` (None for a dense table) in an array that `empty` makes."""
+
+    @abstractmethod
+    def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
+        """`pulling` of few keys, under one lock. None: it has to take turns."""
 
     @abstractmethod
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
@@ -140,6 +146,7 @@ class KeyedTable(Table):
     def __init__(self, spec: TableSpec, mode: Mode, parts: int, spill_dir: str = "") -> None:
         super().__init__(spec, mode)
         self.store = Parts(spec, parts, spill_dir)
+        self._fresh: deque[Cut] = deque()  # the last that were remembered
         self._cuts: dict[int, tuple[weakref.ref[Keys], Cut]] = {}  # id of a key list -> its cut
 
     def remember(self, keys: Keys) -> None:
@@ -152,10 +159,19 @@ class KeyedTable(Table):
         if identity not in cuts and not keys.flags.writeable:
             cut = self.store.cut(self._checked_keys(keys), learns=True)
             cuts[identity] = weakref.ref(keys, lambda _: cuts.pop(identity, None)), cut
+            self._fresh.append(cut)
+            if len(self._fresh) > _FRESH:
+                for piece in self._fresh.popleft():
+                    piece.forget_unless_used()
 
     def _cut(self, keys: Keys) -> Cut:
         known = self._cuts.get(id(keys))
         return self.store.cut(keys) if known is None else known[1]
+
+    def _quick(self, keys: Keys) -> Piece | None:
+        """The only piece of keys that need no turns."""
+        known = self._cuts.get(id(keys))
+        return self.store.quick(keys, None if known is None else known[1])
 
     def cost(self, keys: Keys | None) -> int:
         return 0 if keys is None else keys.size * self.store.key_cost
@@ -166,23 +182,31 @@ class KeyedTable(Table):
 
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
         keys = self._checked_keys(keys)
+        out = self._pull_at_once(keys, create, empty)
+        if out is None:
+            out = empty((keys.size, self.spec.dim), np.float32)
+            yield from self.store.pull(keys, create, out, self._cut(keys))
+        return out
+
+    def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
+        return self._pull_at_once(self._checked_keys(keys), create, empty)
+
+    def _pull_at_once(self, keys: Keys, create: bool, empty: Empty) -> Values | None:
+        piece = self._quick(keys)
+        if piece is None:
+            return None
         out = empty((keys.size, self.spec.dim), np.float32)
-        cut = self._cut(keys)
-        quick = self.store.quick(cut)
-        if quick is None or quick.places is not None:
-            yield from self.store.pull(keys, create, out, cut)
-        else:
-            with quick.part.lock:
-                quick.part.store.pull(keys, create, out, quick.rows(keys, slice(None)))
+        with piece.part.lock:
+            piece.part.store.pull(keys, create, out, piece.rows(keys))
         return out
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
-        quick = self.store.quick(self._cut(update.keys))
-        if quick is None or quick.places is not None:
+        piece = self._quick(update.keys)
+        if piece is None:
             return None
-        part = quick.part
+        part = piece.part
         with part.lock:
-            rows = quick.rows(update.keys, slice(None))
+            rows = piece.rows(update.keys)
             if self.spec.missing == "error" and rows is None:
                 part.refuse_missing(update.keys)
             elif not self.mode.holds and not part.has_room(update.keys.size):
@@ -247,6 +271,10 @@ class BlockTable(Table):
         self._refuse(keys)
         return self.store.pull(empty(self.store.shape, np.float32))
         yield
+
+    def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
+        self._refuse(keys)
+        return self.store.pull(empty(self.store.shape, np.float32))
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
         with self.store.lock:

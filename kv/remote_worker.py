@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from kv.asking import Asking, Entry, Lines, Question
-from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys, pieces_of
+from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
+from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
@@ -46,7 +46,8 @@ from postoffice.postoffice import Postoffice
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
-SHORTEST_LIST = 512  # keys of a request; fewer are sent again rather than looked up
+_CREATING, _READING = {"create": True}, {"create": False}  # bodies of pulls; nobody changes them
+SHORTEST_LIST = 1500  # keys of a request; fewer are sent again, which is as quick as remembering
 
 
 class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
@@ -187,7 +188,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
-            {"create": create},
+            _CREATING if create else _READING,
             priority,
             self._signature_to_send(wanted),
         )
@@ -242,8 +243,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _signature_to_send(self, wanted: Sequence[Wanted]) -> int:
         """Of the key lists, if they are worth remembering; else 0."""
-        keys = sum(read.keylist.unique.size for read in wanted if read.keylist is not None)
-        return self._signature(wanted) if self._key_cache and keys >= SHORTEST_LIST else 0
+        keys = 0
+        for read in wanted:
+            if read.keylist is not None:
+                keys += read.keylist.unique.size
+        return self._signature(wanted) if keys >= SHORTEST_LIST and self._key_cache else 0
 
     def _signature(self, wanted: Sequence[Wanted]) -> int:
         lists = [
@@ -271,7 +275,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if self._closed:
             raise KVError("this worker is closed")
         lines = self.lines()
-        pieces = pieces_of([entry.cut for entry in entries], len(lines.servers), self._piece_to)
+        cuts = [entry.cut for entry in entries]
+        pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
         if writes:
             pack(writes, pieces, lines.empty)
         asking = Asking(question, entries, pieces, lines, pull)
@@ -283,8 +288,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             cuts=[piece.number for piece in pieces],
             is_quiet=is_quiet,
         )
-        with self._customer.sending(request):
+        try:
             asking.send(request, self._customer.oldest)
+        except BaseException:
+            self._customer.forget(request)  # nobody will answer it
+            raise
         if self._has_rounds and question.command is Command.PUSH and asking.is_named:
             under_way = [push for push in self._named if not self._customer.is_done(push)]
             self._named = [*under_way, request]

@@ -48,6 +48,9 @@ SETTLING = "rounds"  # the lane of what closes rounds
 
 _WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
 Answering = Turns[Message | None]
+_NO_TABLE: tuple[int, Table | None] = (-1, None)
+_VALUED = frozenset(map(int, WITH_VALUES))
+_NO_BODY: dict[str, Any] = {}
 
 
 class TableServer:
@@ -105,6 +108,10 @@ class TableServer:
             Command.SET_LR: self._set_lr,
             Command.STATS: self._stats,
         }
+        self._at_once: dict[int, Callable[[Message, int, Table, int], Message | None]] = {
+            Command.PULL: self._pull_at_once,
+            Command.PUSH: self._push_at_once,
+        }
         Customer(TABLES_APP, 0, office, self._receive)
         office.queries.offer("tables", self._facts)
 
@@ -147,9 +154,33 @@ class TableServer:
         try:
             if meta.key_list or (meta.body and "coded" in meta.body):
                 self._complete(message)
-            self._dispatch(message)
+            if not self._is_answered_at_once(message):
+                self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
             self._send(message, self._error(message, error))
+
+    def _is_answered_at_once(self, message: Message) -> bool:
+        """Answer a short pull or push of one sparse table, if nothing is in its way.
+
+        This is `_dispatch` for what most requests are, without turns and lanes.
+        """
+        meta = message.meta
+        work = self._at_once.get(meta.cmd)
+        if work is None or len(meta.clocks) != 1 or not message.arrays:
+            return False
+        identity, step, _ = meta.clocks[0]
+        number, table = self._tables.get(identity, _NO_TABLE)
+        if table is None or table.is_dense or table.cost(message.arrays[0]) > self._short:
+            return False
+        if not (self.executor.is_idle or self.executor.is_free([(meta.sender, identity)])):
+            return False
+        try:
+            answer = work(message, number, table, step)
+        except Exception as error:
+            answer = self._error(message, error)
+        if answer is not None:
+            self._send(message, answer)
+        return answer is not None
 
     def _dispatch(self, message: Message) -> None:
         """Work on `message` now, or have it worked on."""
@@ -181,7 +212,7 @@ class TableServer:
             arrays, cost = iter(message.arrays), 0
             for _, table, _ in self._of(meta):
                 cost += table.cost(None if table.is_dense else next(arrays, None))
-                if command in WITH_VALUES:
+                if command in _VALUED:
                     next(arrays, None)
             return cost
         if command in (Command.STEP, Command.FINISH):
@@ -224,7 +255,7 @@ class TableServer:
     def _complete(self, message: Message) -> None:
         """Bring the request's key lists, which may be named or coded, into their places."""
         dense = [table.is_dense for _, table, _ in self._of(message.meta)]
-        self.lists.complete(message, dense, message.meta.cmd in WITH_VALUES)
+        self.lists.complete(message, dense, message.meta.cmd in _VALUED)
 
     def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
         """The tables of a request, by number and itself, and the worker's step for each."""
@@ -281,6 +312,44 @@ class TableServer:
             values.append((yield from table.pulling(keys, create, empty)))
         _end(arrays)
         return Message(answer_to(meta, clocks=_clocks(tables)), values)
+
+    def _pull_at_once(
+        self, message: Message, number: int, table: Table, step: int
+    ) -> Message | None:
+        """The answer to a pull of one sparse table; None where it has to wait or to take turns."""
+        meta = message.meta
+        rank = self._rank(meta)
+        self.engine.progress.check_rank(rank)
+        if len(message.arrays) != 1 or not table.mode.may_pull(rank, step):
+            return None
+        (keys,) = message.arrays
+        if meta.key_list:
+            table.remember(keys)
+        values = table.pull_at_once(
+            keys, bool(meta.body["create"]), partial(self._empty, meta.sender)
+        )
+        if values is None:
+            return None
+        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)), [values])
+
+    def _push_at_once(
+        self, message: Message, number: int, table: Table, step: int
+    ) -> Message | None:
+        """The answer to a push to one sparse table; None where it has to take turns."""
+        meta, arrays = message.meta, message.arrays
+        if len(arrays) != 2:
+            return None
+        body = meta.body or _NO_BODY
+        clocks = self.engine.push_at_once(
+            self._rank(meta),
+            step,
+            (number, arrays[0], arrays[1]),
+            float(body.get("weight", 1.0)),
+            bool(body.get("rest", False)),
+        )
+        if clocks is None:
+            return None
+        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)))
 
     def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
         """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""

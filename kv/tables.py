@@ -168,9 +168,9 @@ class RemoteDenseTable(Table):
         return f"<RemoteDenseTable {self.name} shape={self.shape}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
-    """A table and what of it a request is about.
+    """A table and what of it a request is about. Nobody changes one.
 
     Args:
         keylist: of a sparse table; None of a dense one.

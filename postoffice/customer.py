@@ -133,7 +133,10 @@ class Customer:
         request = _Request(finish, callback, take, is_quiet)
         with self._lock:
             request.first = first = self._next
-            if cuts is None:
+            if len(recipients) == 1 and (cuts is None or cuts[0] == 0):
+                request.waiting_for = {(first, recipients[0])}
+                request.expected = 1
+            elif cuts is None:
                 request.waiting_for = {(first, node) for node in recipients}
                 request.expected = len(recipients)
             else:
@@ -143,8 +146,8 @@ class Customer:
                 request.expected = len(set(recipients))
                 request.parts = 1 + max(cuts, default=0)
             self._next = first + request.parts
-            self._requests[first] = request
-            for timestamp in range(first, self._next):
+            self._requests[first] = self._open[first] = request
+            for timestamp in range(first + 1, self._next):
                 self._open[timestamp] = request
         if not request.waiting_for:
             self._complete(request)
@@ -167,7 +170,8 @@ class Customer:
                 self._close(request)
 
     def _close(self, request: _Request) -> None:
-        for timestamp in range(request.first, request.first + request.parts):
+        self._open.pop(request.first, None)
+        for timestamp in range(request.first + 1, request.first + request.parts):
             self._open.pop(timestamp, None)
 
     @property

@@ -20,7 +20,8 @@ class Asynchronous(Mode):
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         self.clock += not update.is_rest
-        return (update._replace(clock=max(0, self.clock - 1)),)
+        clock = max(0, self.clock - 1)
+        return (Update(update.keys, update.grads, update.weight, clock, update.is_rest),)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True

@@ -47,21 +47,19 @@ class KeptLists:
             UnknownKeyListError: the request names lists that are not here (any more).
             KVError: the arrays or the body are not as the protocol says.
         """
-        meta = message.meta
-        body = meta.body if isinstance(meta.body, dict) else {}
+        meta, arrays = message.meta, message.arrays
         places = key_places(is_dense, has_values)
-        if body.pop("named", False):
-            self._insert(message, places)
-            return
-        for number in _integers(body.pop("coded", ())):
-            if number not in places or number >= len(message.arrays):
-                raise KVError(f"array {number} is no coded key list in a request of {places}")
-            message.arrays[number] = decode(message.arrays[number])
-        if meta.key_list and places and max(places) < len(message.arrays):
-            lists = [message.arrays[place] for place in places]
+        if isinstance(meta.body, dict):
+            if meta.body.pop("named", False):
+                self._insert(message, places)
+                return
+            if "coded" in meta.body:
+                _decode(arrays, places, meta.body.pop("coded"))
+        if meta.key_list and places and places[-1] < len(arrays):
+            lists = [arrays[place] for place in places]
             kept = self._of(meta.sender, meta.incarnation).keep(meta.key_list, lists, self._limit)
             for place, keys in zip(places, kept, strict=True):  # the arrays that come again
-                message.arrays[place] = keys
+                arrays[place] = keys
 
     def _insert(self, message: Message, places: Sequence[int]) -> None:
         meta = message.meta
@@ -124,6 +122,14 @@ class _Sender:
             _, oldest = self.lists.popitem(last=False)
             self.nbytes -= _nbytes(oldest)
         return kept
+
+
+def _decode(arrays: list[NDArray[Any]], places: Sequence[int], numbers: Any) -> None:
+    """Put keys in the place of those that are coded."""
+    for number in _integers(numbers):
+        if number not in places or number >= len(arrays):
+            raise KVError(f"array {number} is no coded key list in a request of {places}")
+        arrays[number] = decode(arrays[number])
 
 
 def _kept(keys: NDArray[Any]) -> NDArray[np.uint64]:

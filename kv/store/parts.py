@@ -38,6 +38,7 @@ Places = NDArray[np.int64]
 CHUNK = 1 << 17  # floats of a chunk: 5 461 rows of 16, which an optimiser passes in under 1 ms
 KEY_FLOATS = 8  # what looking up a key costs, in floats moved
 DISK_FACTOR = 16  # times as much for rows that may have to be read from disk
+QUICK = 2  # chunks that a request may have and yet take no turns
 PART_SHIFT = 44  # where the part stands in the position of a scan
 
 
@@ -78,6 +79,9 @@ class Piece:
 
     A piece of a list that comes again learns the keys' row numbers, chunk by chunk; they stand
     while the store's generation does. It then belongs to one worker's requests, one at a time.
+    One that has not come again for a while is told to forget them: memory in which every list
+    leaves its rows is always cold.
+    What has not learned may be shared by all lists that lie in the part whole.
 
     Args:
         places: where in the list the keys are, int64, increasing; None: it is the whole list.
@@ -85,30 +89,42 @@ class Piece:
         learns: whether row numbers are kept.
     """
 
-    __slots__ = ("_generation", "_rows", "part", "places", "size")
+    __slots__ = ("_generation", "_has_come_again", "_rows", "part", "places", "size")
 
     def __init__(self, part: Part, places: Places | None, size: int, learns: bool = False) -> None:
         self.part, self.places, self.size = part, places, size
-        self._rows = np.full(size, -1, np.int64) if learns else None
+        self._rows: dict[tuple[int, int], Places] | None = {} if learns else None  # by chunk
         self._generation = part.store.generation
+        self._has_come_again = False
+
+    def forget_unless_used(self) -> None:
+        """Drop the row numbers, if they have not been asked for again; they may be learned anew."""
+        if self._rows and not self._has_come_again:
+            self._rows.clear()
 
     def take(self, array: NDArray[T], some: slice) -> NDArray[T]:
         """What `array`, of the whole list, has for the chunk `some` of this piece."""
         return array[some] if self.places is None else array[self.places[some]]
 
-    def rows(self, keys: Keys, some: slice) -> Places | None:
-        """Row numbers of `keys`, the chunk `some`, if they are known; the part's lock is held."""
+    def rows(self, keys: Keys, start: int = 0) -> Places | None:
+        """Row numbers of `keys`, which begin at `start` of this piece, if they are known.
+
+        The part's lock is held.
+        """
         if self._rows is None:
             return None
-        if self._generation != self.part.store.generation:
-            self._generation = self.part.store.generation
-            self._rows.fill(-1)
-        rows = self._rows[some]
-        if rows.size and rows[0] < 0:
-            found = self.part.store.locate(keys)
-            if found is None:
-                return None
-            rows[:] = found
+        store = self.part.store
+        if self._generation != store.generation:
+            self._generation = store.generation
+            self._rows.clear()
+        chunk = start, keys.size
+        rows = self._rows.get(chunk)
+        if rows is None:
+            rows = store.locate(keys)
+            if rows is not None:
+                self._rows[chunk] = rows
+        else:
+            self._has_come_again = True
         return rows
 
 
@@ -137,6 +153,7 @@ class Parts:
         if spec.when_full == "spill" and spec.memory_limit:
             self.key_cost *= DISK_FACTOR
         self.chunk = max(1, CHUNK // self.key_cost)  # keys
+        self._all = Piece(self.parts[0], None, 0) if count == 1 else None
         self._part_of_slot = frozen((np.arange(NUM_SLOTS) % count).astype(np.uint16))
 
     def __len__(self) -> int:
@@ -158,6 +175,8 @@ class Parts:
         order, counts = np.empty(keys.size, np.int64), np.empty(count, np.int64)
         owners, starts = np.empty(keys.size, np.uint16), np.empty(count, np.int64)
         group_by_owner(frozen(keys), self._part_of_slot, owners, counts, starts, order)
+        if counts.max() == keys.size:
+            return [Piece(self.parts[int(counts.argmax())], None, keys.size, learns)]
         groups = np.split(order, np.cumsum(counts)[:-1])
         return [
             Piece(part, group, group.size, learns)
@@ -165,9 +184,19 @@ class Parts:
             if group.size
         ]
 
-    def quick(self, cut: Cut) -> Piece | None:
-        """The only piece of a cut, if it is no more than a chunk: it needs no turns."""
-        return cut[0] if len(cut) == 1 and cut[0].size <= self.chunk else None
+    def quick(self, keys: Keys, cut: Cut | None) -> Piece | None:
+        """The only piece of short `keys`, which need no turns; else None.
+
+        Args:
+            cut: of the keys, if that is known; else they are cut here where it is worth it.
+        """
+        if keys.size > QUICK * self.chunk:
+            return None
+        if cut is None:
+            if self._all is not None:
+                return self._all
+            cut = self.cut(keys)
+        return cut[0] if len(cut) == 1 and cut[0].places is None else None
 
     def pull(self, keys: Keys, create: bool, out: Values, cut: Cut) -> Turns[None]:
         """Weights of `keys`, cut by `cut`, into `out`; see `SparseStore.pull`."""
@@ -306,10 +335,10 @@ class Parts:
             mine = piece.take(keys, some)
             if piece.places is None:
                 with piece.part.lock:
-                    store.pull(mine, create, out[some], piece.rows(mine, some))
+                    store.pull(mine, create, out[some], piece.rows(mine, some.start))
             else:
                 with piece.part.lock:
-                    values = store.pull(mine, create, None, piece.rows(mine, some))
+                    values = store.pull(mine, create, None, piece.rows(mine, some.start))
                 scatter(out, piece.places[some], frozen(values))
             yield
 
@@ -322,7 +351,7 @@ class Parts:
                 given = np.empty((mine.size, self.dim), np.float32)
                 expand(frozen(grads), piece.places[some], given)
             with piece.part.lock:
-                _push_known(piece, mine, given, clock, some)
+                _push_known(piece, mine, given, clock, some.start)
             yield
 
 
@@ -335,9 +364,9 @@ def beside(pieces: Sequence[Turns[None]]) -> Turns[None]:
             yield from piece
 
 
-def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, some: slice) -> None:
+def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, start: int) -> None:
     """Push, in a table that makes no rows without those whose rows were deleted meanwhile."""
-    store, rows = piece.part.store, piece.rows(keys, some)
+    store, rows = piece.part.store, piece.rows(keys, start)
     if rows is None and store.spec.missing == "error":
         absent = store.absent(keys)
         if absent.size:

@@ -31,7 +31,7 @@ Span = tuple[str, float, float]
 # stage has several where a request may take several ways.
 WORKER = {
     "merge keys": ["kv.keylists.merged:MergedLists.prepare"],
-    "split by server": ["kv.remote_worker:RemoteWorker._cut", "kv.remote_worker:pieces_of"],
+    "split by server": ["kv.remote_worker:RemoteWorker._cut", "kv.remote_worker:cut_in_pieces"],
     "copy gradients": ["kv.remote_worker:pack"],
     "name the key list": ["kv.remote_worker:RemoteWorker._signature_to_send"],
     "encode and send": ["van.courier:ZmqVan.send"],

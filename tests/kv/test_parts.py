@@ -247,3 +247,29 @@ def in_threads(acts: list[Callable[[], None]]) -> None:
         thread.join(LIMIT)
     assert not errors
     assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_keys_of_one_part_take_no_turns_and_those_of_several_do(parts: int) -> None:
+    store = Parts(spec(), parts)
+    many, few = np.arange(50, dtype=np.uint64), np.array([7], np.uint64)
+
+    assert store.quick(few, None) is not None
+    assert (store.quick(many, None) is None) == (parts > 1)
+
+
+def test_a_list_that_does_not_come_again_loses_its_rows_and_finds_them_anew() -> None:
+    engine = Engine(num_workers=1, parts=1)
+    number = engine.define(spec(optimizer=SGD(lr=1.0), initializer=Zeros()))
+    table = engine.tables[number]
+    lists = [np.arange(n, n + 20, dtype=np.uint64) for n in range(12)]
+    for keys in lists:
+        keys.flags.writeable = False
+        table.remember(keys)
+        engine.pull(number, keys)
+
+    for keys in (*lists, *lists):
+        engine.push(number, 0, 0, keys, np.ones((20, 3), np.float32))
+
+    last = engine.pull(number, lists[-1])
+    assert last[0, 0] == -24  # the first key of the last list is in all of them, pushed twice

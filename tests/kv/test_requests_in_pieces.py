@@ -442,6 +442,7 @@ def test_lists_that_were_cut_in_another_way_are_not_confused() -> None:
         np.testing.assert_array_equal(table.pull(keys), -6 * grads)
 
 
+@pytest.mark.usefixtures("short_lists")
 def test_gradients_that_do_not_fit_a_named_list_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
