@@ -71,6 +71,9 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
         arrays.append(array)
         described.append((number, array.shape, _RAW))
     for name, value in (("cmd", meta.cmd), ("priority", meta.priority)):
+        # A receiver drops what is of another type, and the sender would wait for ever.
+        if not isinstance(value, int) or value is True or value is False:
+            raise CodecError(f"{name} must be an integer, not {value!r}")
         if not -_INT32 <= value <= _INT32:
             raise CodecError(f"{name} must fit 32 bits, {value} does not")
     header = _packed(
