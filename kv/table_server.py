@@ -157,17 +157,19 @@ class TableServer:
         handler = self._handlers.get(meta.cmd)
         if handler is None:
             raise KVError(f"tables know no command {meta.cmd}")
-        cost = self._cost(message)
-        turns = self._answering(message, handler)
-        is_short = cost <= self._short
         is_here = threading.get_ident() == self._van_thread
-        if is_short and is_here and self.executor.is_idle:
+        lanes: list[Hashable] = []
+        is_free = is_here and self.executor.is_idle
+        if not is_free:
+            lanes = self._lanes(meta)
+            is_free = is_here and self.executor.is_free(lanes)
+        # Looked at after the lanes: what a step costs is what the requests before it have left.
+        is_short = self._cost(message) <= self._short
+        turns = self._answering(message, handler)
+        if is_free and is_short:
             run_through(turns)
             return
-        lanes = self._lanes(meta)
-        if is_short and is_here and self.executor.is_free(lanes):
-            run_through(turns)
-            return
+        lanes = lanes or self._lanes(meta)
         if is_here:
             self.office.reach(meta.sender)  # only this thread may make connections
         self.executor.submit(turns, lanes, is_short)
