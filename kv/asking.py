@@ -15,7 +15,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kv.buffers import Buffers
 from kv.cutting import Cut, Piece, Range
 from kv.errors import UnknownKeyListError
 from kv.keylists.coding import encode
@@ -25,6 +24,7 @@ from kv.pulling import Pull
 from kv.table_protocol import TABLES_APP, Command
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
+from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 _SMALL = 4096  # numbers; fewer are copied when they are sent in any case
@@ -144,7 +144,7 @@ class Asking:
         meta = message.meta
         if meta.error is None:
             if self._pull is not None:
-                self._pull.put(self._piece(meta), message.arrays)
+                self._pull.put(self._piece(meta), message.arrays, message.is_ours)
             return True
         piece = self._piece(meta)
         if meta.error[0] != UnknownKeyListError.__name__ or piece not in self._named:

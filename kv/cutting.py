@@ -6,7 +6,7 @@ crosses the network and the worker unpacks a third.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,10 @@ from kv.dense import BlockShare
 from kv.placement import SlotMap
 from kv.routing import split
 
-PIECE = 4 << 20  # bytes of rows in a piece; measured best from 1 to 8 MiB on tcp and ipc
+PIECE = (4 << 20) // 3  # bytes of rows in a piece that crosses a network: a third of a usual batch
+LARGE_PIECE = 2 << 20  # the same of a request of many: the van sends it whole
+SOME_PIECES = 12  # from which on pieces are larger
+SHARED_PIECE = 32 << 20  # through shared memory, where hardly anything is under way between nodes
 MOST_PIECES = 64  # of a request to one server: each is a message in the van's backlog
 
 
@@ -96,14 +99,16 @@ def cut_blocks(shares: Sequence[BlockShare], dim: int) -> Cut:
     return Cut(dim, None, bounds, False)
 
 
-def pieces_of(cuts: Sequence[Cut], servers: int, limit: int = PIECE) -> list[Piece]:
+def pieces_of(
+    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int] = lambda server: PIECE
+) -> list[Piece]:
     """The messages of a request about tables that are cut so, by server.
 
     A server that has no rows gets none, unless a table asks everywhere. The pieces depend on tables
     and keys alone, so that a push is cut as the pull before it was.
 
     Args:
-        limit: bytes of rows in a piece; up to half as much again is not cut.
+        limit_of: bytes of rows in a piece to a server; up to half as much again is not cut.
     """
     pieces: list[Piece] = []
     for server in range(servers):
@@ -115,10 +120,12 @@ def pieces_of(cuts: Sequence[Cut], servers: int, limit: int = PIECE) -> list[Pie
                 nbytes += rows * _row_nbytes(cut)
         if not ranges:
             continue
+        limit = limit_of(server)
         if 2 * nbytes <= 3 * limit:
             pieces.append(Piece(server, 0, ranges, False))
         else:
-            pieces += _split(server, ranges, cuts, max(limit, nbytes // MOST_PIECES))
+            larger = max(min(nbytes // SOME_PIECES, LARGE_PIECE), nbytes // MOST_PIECES)
+            pieces += _split(server, ranges, cuts, max(limit, larger))
     return pieces
 
 

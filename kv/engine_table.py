@@ -40,6 +40,9 @@ Empty = Callable[[tuple[int, int], type[np.float32]], Values]
 """Makes an array of a shape and a type, as `np.empty` does."""
 
 
+SEQUENTIAL = 4  # floats of a dense table that cost as much as one of a sparse table's rows
+
+
 class Table(ABC):
     """What an engine asks of a table.
     Attributes:
@@ -244,7 +247,8 @@ class BlockTable(Table):
         self.store = Blocks(spec, share)
 
     def cost(self, keys: Keys | None) -> int:
-        return int(np.prod(self.store.shape))
+        # They move one after the other: many more in the time of as many floats of rows.
+        return int(np.prod(self.store.shape)) // SEQUENTIAL
 
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
         self._refuse(keys)

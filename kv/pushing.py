@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kv.buffers import Buffers
 from kv.cutting import Cut, Piece, Range
 from kv.dense import BlockShare
 from kv.errors import NonFiniteError
@@ -22,6 +21,7 @@ from kv.kernels.jit import frozen
 from kv.kernels.merge import first_not_finite
 from kv.kernels.transfer import copy_finite, gather_pairs, pack_blocks
 from kv.keylist import KeyList
+from van.buffers import Buffers
 
 Values = NDArray[np.float32]
 

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kv.asking import Asking, Entry, Lines, Question
-from kv.buffers import Buffers
-from kv.cutting import PIECE, Cut, cut_keys, pieces_of
+from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys, pieces_of
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
@@ -44,6 +43,7 @@ from kv.tables import (
 from postoffice.customer import Customer, Finish
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
+from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 SHORTEST_LIST = 512  # keys of a request; fewer are sent again rather than looked up
@@ -59,7 +59,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         key_cache: bytes of key lists that each server remembers for this worker; 0: none.
         key_deltas: whether keys are sent as differences where that is smaller: `on`, `off`, or
             `auto`, to servers on other hosts.
-        piece: bytes of rows above which a request to one server is cut.
+        piece: bytes of rows above which a request to one server is cut; None: as is quickest on
+            the way to that server.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -73,7 +74,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         *,
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
-        piece: int = PIECE,
+        piece: int | None = None,
     ) -> None:
         self.office = office
         self._mode, self._seed = mode, seed
@@ -195,7 +196,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _read(self, wanted: Wanted) -> Reading:
         table, out = wanted.table, wanted.out
         if isinstance(table, RemoteDenseTable):
-            return DenseRead(table.name, table.shape, table.shares, table.cut, out)
+            return DenseRead(table.name, table.shape, table.shares, table.cut, self.buffers, out)
         assert wanted.keylist is not None
         cut = self._cut(table, wanted.keylist.unique)
         return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)
@@ -270,7 +271,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if self._closed:
             raise KVError("this worker is closed")
         lines = self.lines()
-        pieces = pieces_of([entry.cut for entry in entries], len(lines.servers), self._piece)
+        pieces = pieces_of([entry.cut for entry in entries], len(lines.servers), self._piece_to)
         if writes:
             pack(writes, pieces, lines.empty)
         asking = Asking(question, entries, pieces, lines, pull)
@@ -288,6 +289,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             under_way = [push for push in self._named if not self._customer.is_done(push)]
             self._named = [*under_way, request]
         return request
+
+    def _piece_to(self, server: int) -> int:
+        """Bytes of rows in a piece to the server of that rank."""
+        if self._piece is not None:
+            return self._piece
+        is_shared = self.office.van.shares_memory(self.lines().servers[server])
+        return SHARED_PIECE if is_shared else PIECE
 
     def ask_all(
         self,

@@ -22,7 +22,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.buffers import Buffers
 from kv.engine import Engine, Write
 from kv.engine_table import Table, Values
 from kv.errors import KVError, TableConflictError, UnknownTableError
@@ -36,6 +35,7 @@ from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from van.buffers import Buffers
 from van.errors import CodecError, PsliteError
 from van.message import Message, Meta, answer_to
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from van.codec import Descriptor, Frame, decode_array, decode_header, encode, reserve
+from van.buffers import Buffers
+from van.codec import Descriptor, Frame, decode_header, encode
 from van.config import VanConfig
 from van.errors import CodecError
 from van.message import UNASSIGNED, Message, Meta
@@ -68,10 +69,10 @@ class _Set:
     """The pieces of one message that have come.
 
     Memory for an array is taken when its first byte is there, and is touched only as bytes come:
-    a peer cannot make this node hold more than it has sent.
+    a peer cannot make this node hold more than it has sent, and what the pool keeps in any case.
     """
 
-    def __init__(self, first: Message, config: VanConfig) -> None:
+    def __init__(self, first: Message, config: VanConfig, buffers: Buffers) -> None:
         if not first.arrays:
             raise CodecError("a first piece without the header of its message")
         header = np.ascontiguousarray(first.arrays[0]).view(np.uint8).tobytes()
@@ -82,6 +83,7 @@ class _Set:
         self.count = first.meta.chunk[1]
         self.next = 0
         self.held = _SET_OVERHEAD + _HEADER_FACTOR * len(header)  # bytes
+        self._buffers = buffers
         self._arrays: list[NDArray[np.uint8]] = []
         self._filled = 0  # bytes of the last of `_arrays`
 
@@ -107,7 +109,11 @@ class _Set:
     def _open(self) -> None:
         if len(self._arrays) == len(self._descriptors):
             raise CodecError("pieces with more bytes than their message has")
-        self._arrays.append(reserve(self._descriptors[len(self._arrays)][2]))
+        nbytes = self._descriptors[len(self._arrays)][2]
+        try:
+            self._arrays.append(self._buffers.empty((nbytes,), np.uint8))
+        except MemoryError:
+            raise CodecError(f"no memory for an array of {nbytes} bytes") from None
         self._filled = 0
 
     def message(self) -> Message:
@@ -120,13 +126,15 @@ class _Set:
             self._arrays and self._filled < self._arrays[-1].size
         ):
             raise CodecError("pieces with fewer bytes than their message has")
-        return Message(
-            self.meta, [_whole(a, d) for a, d in zip(self._arrays, self._descriptors, strict=True)]
-        )
+        arrays = [_whole(a, d) for a, d in zip(self._arrays, self._descriptors, strict=True)]
+        return Message(self.meta, arrays, is_ours=True)
 
 
 def _whole(raw: NDArray[np.uint8], descriptor: Descriptor) -> NDArray[Any]:
-    return decode_array(raw.data, descriptor)
+    dtype, shape, _ = descriptor
+    array = raw.view(dtype).reshape(shape)
+    array.flags.writeable = False
+    return array
 
 
 class Reassembler:
@@ -139,6 +147,7 @@ class Reassembler:
 
     def __init__(self, config: VanConfig) -> None:
         self._config = config
+        self._buffers = Buffers()
         self._most_held = 2 * config.max_frame
         self._sets: dict[bytes, dict[int, _Set]] = {}
         self._held = 0
@@ -180,7 +189,7 @@ class Reassembler:
         return None
 
     def _begin(self, connection: bytes, serial: int, piece: Message) -> None:
-        started = _Set(piece, self._config)
+        started = _Set(piece, self._config, self._buffers)
         for other, sets in list(self._sets.items()) if started.owner[0] != UNASSIGNED else ():
             # The same node on a new connection, or in a new life: the rest will not come.
             for key, one in list(sets.items()):

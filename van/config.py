@@ -25,7 +25,7 @@ class VanConfig:
     max_frame: NBytes = 1 << 30  # a larger array is neither sent nor taken
     max_frames: int = 4096  # arrays in one message
     zero_copy_from: NBytes = 65536  # smaller arrays are cheaper to copy
-    chunk: NBytes = 4 << 20  # a message that is larger travels in pieces; urgent ones pass between
+    chunk: NBytes = 1 << 20  # a piece of a message four times as large; urgent ones pass between
     backlog: int = 1000  # messages waiting for one peer before a sender must wait
     backlog_bytes: NBytes = 256 << 20  # the same in bytes; a single message may be larger
     shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none

@@ -139,6 +139,10 @@ class ZmqVan:
         """An array to be filled and sent to `node`, in shared memory where there is some."""
         return self._ends.empty(node, shape, dtype)
 
+    def shares_memory(self, node: int) -> bool:
+        """Whether `node` is reached by the local lane; any thread."""
+        return self._ends.shares_memory(node)
+
     def _send_outbox(self) -> None:
         """Send what is queued, or see that whoever leads does."""
         while self._outbox and self._try_lead():

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _RETURN_AFTER = 0.01  # seconds that memory of others waits for a message that takes it back
 _JOIN_BELOW = 16 << 10  # bytes of a message that one frame of ZeroMQ's holds
+_WHOLE = 4  # times `[van] chunk`: what a message may have to go in one piece
 _LANE_ATTEMPTS = 3  # connections of the lane to one address before ZeroMQ is used
 
 
@@ -160,7 +161,7 @@ class Endpoints:
             pass
         elif nbytes < _JOIN_BELOW:
             parcel.frames = [join(frames)]
-        elif nbytes - len(frames[0]) > self._config.chunk and not way.is_in_process:
+        elif nbytes - len(frames[0]) > _WHOLE * self._config.chunk and not way.is_in_process:
             pieces = iter(cut(meta, frames, next(self._serials), self._config))
             parcel.frames, parcel.rest = next(pieces), pieces
         return parcel
@@ -231,6 +232,10 @@ class Endpoints:
             if made is not None:
                 return made
         return np.empty(shape, dtype)
+
+    def shares_memory(self, node: int) -> bool:
+        """Whether `node` is reached by the local lane. Any thread."""
+        return isinstance(self._peers.get(node), LaneConnection)
 
     # -- receiving ------------------------------------------------------------------------
 

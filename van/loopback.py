@@ -230,6 +230,9 @@ class LoopbackVan:
     def empty(self, node: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         return np.empty(shape, dtype)
 
+    def shares_memory(self, node: int) -> bool:
+        return False
+
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         return self._network.wait(done, None if timeout is None else self.now() + timeout)
 

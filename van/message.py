@@ -103,10 +103,15 @@ class Message:
 
     Received arrays are views of the frames: read-only, and kept alive by them. Arrays to be sent
     must not change before the request is answered.
+
+    Attributes:
+        is_ours: the arrays lie in ordinary memory that nobody else refers to, so who takes the
+            message may keep them, and write to them.
     """
 
     meta: Meta
     arrays: list[NDArray[Any]] = field(default_factory=list)
+    is_ours: bool = False
 
     def __repr__(self) -> str:
         meta = self.meta

@@ -69,6 +69,9 @@ class Van(Protocol):
         sending it copies nothing. A receiver sees later changes of an array that has been sent.
         """
 
+    def shares_memory(self, node: int) -> bool:
+        """Whether large arrays reach `node` without crossing a network; any thread."""
+
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Move messages until `done()` or for `timeout` seconds; returns the last `done()`."""
 

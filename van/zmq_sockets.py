@@ -43,6 +43,9 @@ _FD, _EVENTS, _MORE, _POLLIN = int(zmq.FD), int(zmq.EVENTS), int(zmq.RCVMORE), i
 _DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
 
 
+LENT_PIECES = 4  # of `[van] chunk` bytes; beyond it frames wait with us
+
+
 class _Lent(np.ndarray[Any, np.dtype[Any]]):
     """A frame that ZeroMQ sends from where it lies; says so when ZeroMQ is done with it."""
 
@@ -74,8 +77,8 @@ class ZmqPeer:
         self.is_in_process = is_in_process
         self._dealer, self._wake = dealer, wake
         self._zero_copy_from = config.zero_copy_from
-        # One piece on its way and one behind it keep the connection busy.
-        self._most_lent = 2 * config.chunk
+        # Some pieces ahead keep the connection busy: giving one more takes a turn of our thread.
+        self._most_lent = LENT_PIECES * config.chunk
         self._lent = 0  # bytes that ZeroMQ has not sent yet, less those in `_returned`
         self._returned: deque[int] = deque()  # filled by ZeroMQ's thread
 
@@ -193,6 +196,7 @@ class ZmqSockets:
         self._monitor = self._router.get_monitor_socket(_CONNECTION_EVENTS)
         self._monitor_fd = self._monitor.getsockopt(_FD)
         self._reassembler = Reassembler(config)
+        self._owns_frames = True  # those that come from other processes are nobody else's
         self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
         # ZeroMQ signals only that something has changed: after a signal its sockets are asked
         # until they have nothing more, and then the next signal is waited for.
@@ -210,6 +214,8 @@ class ZmqSockets:
         Raises:
             AddressError: taken, not ours, or no address.
         """
+        if address.startswith("inproc://"):
+            self._owns_frames = False
         try:
             self._router.bind(address)
         except zmq.ZMQError as error:
@@ -290,7 +296,10 @@ class ZmqSockets:
                 more = router.getsockopt(_MORE)
             if more:
                 raise CodecError("more frames than the header says")
-            message = Message(meta, arrays)
+            is_ours = self._owns_frames and all(
+                descriptor[2] >= self._config.zero_copy_from for descriptor in descriptors
+            )
+            message = Message(meta, arrays, is_ours)
             return message if meta.chunk[1] == 1 else self._reassembler.add(routing_id, message)
         except CodecError as error:
             self._drops.add_error(routing_id, error)

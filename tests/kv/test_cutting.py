@@ -26,7 +26,7 @@ def test_every_row_is_in_one_piece_and_pieces_are_bounded(tables: list, limit: i
         for dim, counts, may_split in tables
     ]
 
-    pieces = pieces_of(cuts, 3, limit)
+    pieces = pieces_of(cuts, 3, lambda server: limit)
 
     for place, (_, counts, may_split) in enumerate(tables):
         for server, count in enumerate(counts):
@@ -98,3 +98,15 @@ def test_servers_share_the_blocks_of_a_dense_table_and_agree_on_them(
         assert share.keys.tolist() == [key_of[b] for b in share.blocks[share.order].tolist()]
         same = share_of(spec, lambda keys, rank=rank: slots.owner_of(keys) == rank)
         np.testing.assert_array_equal(same.blocks, share.blocks)
+
+
+def test_each_server_has_a_limit_of_its_own() -> None:
+    cut = Cut(2, None, [0, 100, 200], True)  # 16 bytes a row and key
+
+    pieces = pieces_of([cut], 2, lambda server: (1600, 800)[server])
+
+    assert [(piece.server, *piece.ranges[0][1:]) for piece in pieces] == [
+        (0, 0, 100),
+        (1, 0, 50),
+        (1, 50, 100),
+    ]

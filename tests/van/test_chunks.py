@@ -63,6 +63,7 @@ def test_interleaved_pieces_of_two_messages_become_both(first, second, chance) -
     assert reassembler.held == 0
     for message in got:
         assert_same(message, sent[message.meta.timestamp - 1])
+        assert message.is_ours
     assert len(got) == 2
 
 
@@ -168,3 +169,20 @@ def test_incomplete_messages_are_held_up_to_a_limit() -> None:
         reassembler.validate()
 
         assert reassembler.held <= 2 * small.max_frame
+
+
+def test_memory_of_a_message_is_used_again_once_nobody_has_it() -> None:
+    reassembler = Reassembler(CONFIG)
+
+    def receive() -> Message:
+        for piece in pieces_of(random_message(1, [200_001])):
+            whole = reassembler.add(b"a", piece)
+        assert whole is not None
+        return whole
+
+    first, second = receive(), receive()
+    assert not np.shares_memory(first.arrays[0], second.arrays[0])
+    place = first.arrays[0].ctypes.data
+    del first
+
+    assert receive().arrays[0].ctypes.data == place

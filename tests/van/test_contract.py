@@ -112,6 +112,22 @@ def test_arrays_arrive_with_type_and_shape_read_only_and_aligned(pair: Pair) -> 
         np.testing.assert_array_equal(got, array)
 
 
+@pytest.mark.parametrize("count", [30_000, 2_000_000])
+def test_a_message_gives_away_only_what_nobody_else_has(pair: Pair, count: int) -> None:
+    array = np.ones(count, np.float32)
+
+    pair.asker.send(Message(Meta(recipient=8), [array]))
+    pair.until(1)
+
+    got = pair.got[0]
+    assert got.is_ours == (pair.way in ("tcp", "ipc"))
+    if got.is_ours:
+        mine = got.arrays[0].view()
+        mine.flags.writeable = True
+        mine[:] = 2
+        assert (array == 1).all()
+
+
 def test_an_array_made_for_a_peer_travels_like_any_other(pair: Pair) -> None:
     array = pair.asker.empty(8, (500, 100), np.float32)
     array[:] = np.arange(50_000).reshape(500, 100)

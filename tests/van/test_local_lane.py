@@ -151,6 +151,7 @@ def test_an_array_made_for_a_peer_is_sent_without_a_copy(make_van) -> None:
     sender, receiver, got = pair(make_van)
     array = sender.empty(8, (1000, 100), np.float32)
     array[:] = 3
+    assert sender.shares_memory(8)
     taken = way(sender).pool.taken
 
     sender.send(Message(Meta(recipient=8), [array]))
@@ -172,6 +173,7 @@ def test_an_array_for_a_peer_elsewhere_is_ordinary_memory(make_van) -> None:
     van = make_van(transport="tcp")
 
     assert van.empty(8, (3, 2), np.float32).shape == (3, 2)
+    assert not van.shares_memory(8)
 
 
 def test_an_answer_takes_the_connection_of_the_question(make_van) -> None:

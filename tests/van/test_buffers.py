@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.buffers import SMALLEST, Buffers
+from van.buffers import MOST, SMALLEST, Buffers
 
 FLOATS = SMALLEST // 4
 
@@ -64,3 +64,12 @@ def test_live_arrays_never_share_memory_and_the_pool_stays_bounded(
         for kept in live.values():
             assert (kept == kept[0]).all()
     assert len({float(kept[0]) for kept in live.values()}) == len(live)
+
+
+def test_arrays_that_stay_in_use_are_not_kept_without_end() -> None:
+    buffers = Buffers()
+
+    held = [buffers.empty((FLOATS,), np.float32) for _ in range(3 * MOST)]
+
+    assert buffers.nbytes == MOST * held[0].nbytes
+    assert len({address(array) for array in held}) == 3 * MOST

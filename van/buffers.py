@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+MOST = 64  # arrays that are kept: all are looked at for each that is wanted
 SMALLEST = 1 << 16  # bytes; below, NumPy's own allocation is as quick
 _FREE = 3  # references to an array in use by nobody: the list's, the loop's, the call's
 
@@ -45,7 +46,7 @@ class Buffers:
                     return base
             base = np.empty(1 << (size - 1).bit_length() if size < 1 << 24 else size, np.uint8)
             self._kept.append(base)
-            while sum(kept.nbytes for kept in self._kept) > self._limit:
+            while len(self._kept) > MOST or self.nbytes > self._limit:
                 self._kept.pop(0)  # whoever uses it keeps it
             return base
 
