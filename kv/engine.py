@@ -24,7 +24,7 @@ from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.dense import share_of
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
-from kv.errors import SettingError, TableConflictError, UnknownTableError
+from kv.errors import KVError, SettingError, TableConflictError, UnknownTableError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
 from kv.spec import MODES, TableSpec
@@ -289,6 +289,7 @@ class Engine:
 
         Raises:
             RankError: no such worker, or it has finished.
+            ArenaFullError: a round found no room for its rows and was dropped; the step counts.
         """
         return run_through(self.stepping(rank, clock))
 
@@ -312,18 +313,27 @@ class Engine:
         return (yield from self._settling()) if is_new else False
 
     def _settling(self) -> Turns[bool]:
-        """Apply what is due; clocks move, so that pulls are answered, when a table is complete."""
-        has_advanced = False
+        """Apply what is due; clocks move, so that pulls are answered, when a table is complete.
+
+        A round that cannot be applied, because memory is full, is dropped. That is raised when all
+        others are applied and the clocks have moved, or everybody would wait for ever.
+        """
+        has_advanced, failure = False, None
         for found in list(self.tables):
             with found.settling:
                 with self.lock:
                     due = found.mode.due()
                 for held in due:
-                    yield from found.applying(found.mode.total(held))
+                    try:
+                        yield from found.applying_round(found.mode.total(held))
+                    except KVError as error:
+                        failure = failure or error
                 with self.lock:
                     before = found.mode.clock
                     found.mode.settled()
                     has_advanced |= found.mode.clock > before
+        if failure is not None:
+            raise failure
         return has_advanced
 
     # -- rows -------------------------------------------------------------------------------

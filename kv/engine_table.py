@@ -94,6 +94,10 @@ class Table(ABC):
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         """One optimiser step."""
 
+    def applying_round(self, update: Update) -> Turns[None]:
+        """`applying` of what was held back; raises if there is no room, and changes nothing."""
+        yield from self.applying(update)
+
     @abstractmethod
     def release(self, claim: Claim) -> None:
         """The push that claimed is made, or will not be."""
@@ -227,6 +231,15 @@ class KeyedTable(Table):
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         cut = self._cut(update.keys) if claim is None else claim[0]
         yield from self.store.push(update.keys, update.grads, update.clock, cut)
+
+    def applying_round(self, update: Update) -> Turns[None]:
+        cut = self._cut(update.keys)
+        is_bound = self.spec.missing != "error"  # else it makes no rows
+        granted = (yield from self.store.promise(update.keys, cut)) if is_bound else []
+        try:
+            yield from self.applying(update, (cut, granted))
+        finally:
+            self.release((cut, granted))
 
     def release(self, claim: Claim) -> None:
         if claim is not None:

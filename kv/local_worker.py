@@ -95,9 +95,11 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
-        advanced = self._open_engine().step(self._rank, self._steps)
-        self._steps += 1
-        if advanced:
+        engine = self._open_engine()
+        try:
+            engine.step(self._rank, self._steps)
+        finally:  # it counts where a round failed, too
+            self._steps += 1
             self._cluster.tell_change()
 
     def barrier(self, name: str = "") -> None:

@@ -114,7 +114,7 @@ class Named:
         value = getattr(self, setting)
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if isinstance(value, bool) or not abs(number) <= GREATEST:
             raise SettingError(self._label(), f"{setting} must be a finite number, not {value!r}")

@@ -34,6 +34,7 @@ MODES = ("async", "sync")
 AGGREGATORS = ("sum", "mean", "weighted_mean", "max_norm")
 STORAGES = ("float32", "float16")
 MAX_DIM = 1 << 20
+MOST = (1 << 63) - 1  # of an integer that is to travel
 MAX_FLOATS = 1 << 36  # in a dense table
 
 
@@ -236,6 +237,8 @@ class TableSpec:
     def _whole(self, field: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise SettingError(f"table {self.name}", f"{field} must be an integer, not {value!r}")
+        if abs(int(value)) > MOST:
+            raise SettingError(f"table {self.name}", f"{field} must fit 64 bits, not {value}")
         return int(value)
 
 

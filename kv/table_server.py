@@ -395,13 +395,17 @@ class TableServer:
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
-        if (yield from self.engine.stepping(self._rank(meta), int(meta.body["clock"]))):
+        try:
+            yield from self.engine.stepping(self._rank(meta), int(meta.body["clock"]))
+        finally:  # where a round failed, too, others go on
             self._answer_held()
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
         self.lists.forget(message.meta.sender)
-        if (yield from self.engine.finishing(self._rank(message.meta))):
+        try:
+            yield from self.engine.finishing(self._rank(message.meta))
+        finally:
             self._answer_held()
         return Message(answer_to(message.meta))
 

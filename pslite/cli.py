@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -286,8 +287,20 @@ RUN = click.option(
 SCHEDULER = click.option(
     "--scheduler", metavar="ADDRESS", help="The scheduler's address instead, such as host:9091."
 )
+
+
+def _seconds(context: click.Context, option: click.Parameter, value: float) -> float:
+    if not 0 < value <= threading.TIMEOUT_MAX:
+        raise click.BadParameter(f"{value} is no number of seconds above 0")
+    return value
+
+
 TIMEOUT = click.option(
-    "--timeout", default=5.0, show_default=True, help="Seconds to wait for a node's answer."
+    "--timeout",
+    default=5.0,
+    show_default=True,
+    callback=_seconds,
+    help="Seconds to wait for a node's answer.",
 )
 
 

@@ -22,6 +22,7 @@ from van.config import VanConfig
 from van.errors import CodecError
 from van.message import UNASSIGNED, Message, Meta
 
+_SET_OVERHEAD, _HEADER_FACTOR = 1024, 8  # bytes that an open set takes beside its arrays, roughly
 _OPEN_SETS = 64  # incomplete messages of one connection; more are no work of ours
 
 
@@ -81,7 +82,7 @@ class _Set:
         self.owner = (first.meta.sender, first.meta.incarnation)
         self.count = first.meta.chunk[1]
         self.next = 0
-        self.held = 0  # bytes
+        self.held = _SET_OVERHEAD + _HEADER_FACTOR * len(header)  # bytes
         self._buffers = buffers
         self._arrays: list[NDArray[np.uint8]] = []
         self._filled = 0  # bytes of the last of `_arrays`
@@ -200,6 +201,7 @@ class Reassembler:
         if serial in sets or len(sets) >= _OPEN_SETS:
             raise CodecError("a message begins a second time, or one too many is open")
         sets[serial] = started
+        self._held += started.held
 
     def _forget(self, connection: bytes, serial: int, held: int | None = None) -> None:
         sets = self._sets.get(connection)

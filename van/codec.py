@@ -71,10 +71,12 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
             raise CodecError(f"an array of {len(shape)} dimensions is over {_MAX_DIMENSIONS}")
         arrays.append(array)
         described.append((number, shape, _RAW))
-    if not -_INT32 <= meta.cmd <= _INT32:
-        raise CodecError(f"cmd must fit 32 bits, {meta.cmd} does not")
-    if not -_INT32 <= meta.priority <= _INT32:
-        raise CodecError(f"priority must fit 32 bits, {meta.priority} does not")
+    for name, value in (("cmd", meta.cmd), ("priority", meta.priority)):
+        # A receiver drops what is of another type, and the sender would wait for ever.
+        if not isinstance(value, int) or value is True or value is False:
+            raise CodecError(f"{name} must be an integer, not {value!r}")
+        if not -_INT32 <= value <= _INT32:
+            raise CodecError(f"{name} must fit 32 bits, {value} does not")
     header = _packed(
         (
             PROTOCOL_VERSION,

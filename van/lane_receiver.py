@@ -30,7 +30,6 @@ from van.slabs import Place
 
 _ANCILLARY = socket.CMSG_SPACE(MOST_SLABS * struct.calcsize("i"))
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _LONGEST_ADDRESS = 1024
 _MOST_ATTACHED = 1024  # slabs of one peer: growing as they do, no honest one has so many
 
@@ -93,8 +92,13 @@ class LaneReceiver:
             raise ConnectionEndedError("") from error
         descriptors = _received(ancillary) if ancillary else []
         try:
-            if flags & _CUT_OFF:
+            if flags & socket.MSG_TRUNC:
                 raise ConnectionEndedError("a packet that is too large")
+            if flags & socket.MSG_CTRUNC:
+                raise ConnectionEndedError(
+                    "its shared memory needs more descriptors than this process may still open; "
+                    "see ulimit -n"
+                )
             if not data:
                 raise ConnectionEndedError("")
             packet = packets.unpack(data)

@@ -26,7 +26,7 @@ HEAD_WORDS = 3  # uint64 words of a record before the row
 class ColdTier:
     """Records on disk, each a row's record and the row.
 
-    `records` is uint64 (slots, width), another array whenever `take` has mapped the file anew.
+    `records` is uint64 (slots, width), another array whenever `grant` has mapped the file anew.
 
     Args:
         table: its name, for errors.
@@ -64,10 +64,22 @@ class ColdTier:
         Raises:
             ArenaFullError: the disk is full; nothing changed.
         """
-        top = self.numbers.top + max(0, count - self.numbers.num_free)
-        if top > self.granted:
-            self._grant(top)
+        self.grant(self.numbers.in_use + count)
         return self.numbers.take(count)
+
+    @property
+    def num_granted_free(self) -> int:
+        """Free records that have blocks on disk."""
+        return self.granted - self.numbers.in_use
+
+    def grant(self, count: int) -> None:
+        """See that `count` records have blocks, those in use included.
+
+        Raises:
+            ArenaFullError: the disk is full; nothing changed.
+        """
+        if count > self.granted:
+            self._grant(count)
 
     def forget(self, numbers: Rows) -> None:
         """These records are free: their rows are gone."""

@@ -7,11 +7,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.errors import ArenaFullError
 from kv.kernels import bloom, records
 from kv.kernels.jit import frozen
 from kv.kernels.rows import GOLDEN
 from kv.placement import mix64
 from kv.policies import Admission, AfterSightings, Expiry, WithProbability
+from kv.store import arena
 from kv.store.space import RowSpace
 
 Keys = NDArray[np.uint64]
@@ -36,15 +38,28 @@ class Counter:
     """Admits a key when it has been seen often enough.
 
     Args:
+        table: its name, for errors.
         policy: how often, and how many keys to expect.
         seed: of the hash.
         parts: parts that share the expected keys.
+    Raises:
+        ArenaFullError: so many counters do not fit into memory.
     """
 
-    def __init__(self, policy: AfterSightings, seed: int, parts: int) -> None:
+    def __init__(self, table: str, policy: AfterSightings, seed: int, parts: int) -> None:
         self.sightings = int(policy.sightings)
         expected = max(1, int(policy.expected) // parts)
-        self.counters = np.zeros(-(-COUNTERS * expected // 64) * 64, np.uint8)
+        nbytes = -(-COUNTERS * expected // 64) * 64
+        try:
+            if nbytes * parts > arena.physical_memory():
+                raise MemoryError(f"this machine has {arena.physical_memory()} bytes")
+            self.counters = np.zeros(nbytes, np.uint8)
+        except MemoryError as error:
+            raise ArenaFullError(
+                table,
+                f"no memory for the {nbytes * parts} bytes in which admission after_sightings "
+                f"counts ({error}); lower `expected`, or use more servers",
+            ) from error
         self._seed, self._patience = np.uint64(seed), HALVE_AFTER * expected
         self._left = self._patience
 
@@ -77,14 +92,14 @@ class Dice:
         return drawn < self._bound
 
 
-def gate_of(admission: Admission, seed: int, parts: int) -> Gate:
+def gate_of(table: str, admission: Admission, seed: int, parts: int) -> Gate:
     """The gate that carries out `admission`.
 
     Raises:
         TypeError: an admission without a gate, a mistake in this package.
     """
     if isinstance(admission, AfterSightings):
-        return Counter(admission, seed, parts)
+        return Counter(table, admission, seed, parts)
     if isinstance(admission, WithProbability):
         return Dice(admission, seed)
     raise TypeError(f"{type(admission).__name__} has no gate in kv.store.lifecycle")
@@ -163,7 +178,7 @@ class Sweep:
     def _look(self, rows: Keys, start: int, stop: int, now: float) -> Keys:
         """The keys of the rows from `start` to `stop` that are to go."""
         found = np.empty(max(stop - start, 0), np.int64)
-        since, second = int(now - self.unseen), int(now)
+        since, second = int(max(now - self.unseen, 0.0)), int(now)
         count = records.expired(rows, start, stop, since, self.rate, second, self.least, found)
         keys: Keys = rows[found[:count], 0]
         return keys

@@ -26,6 +26,8 @@ from kv.store.index import RECORD_BYTES, nbytes_for
 from kv.store.space import RowSpace
 
 BATCH = 4096  # rows that go at once, where the table has 64 times as many
+LEAST_SHARE = 16  # of the rows of an empty index stay in memory beside a full one
+Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
 
@@ -60,11 +62,20 @@ class Refuse:
         return self.space.nbytes
 
     def has_room(self, count: int) -> bool:
-        """Whether `count` more rows fit without anything else changing."""
+        """Whether `count` more rows are sure to fit."""
         return self.space.in_use + count <= self.most
 
-    def settle(self, count: int) -> None:
-        """Before `count` keys are looked up: what must be done while no row is in hand."""
+    def ensure(self, count: int) -> None:
+        """See that `count` more rows will fit.
+
+        Raises:
+            ArenaFullError: they do not; nothing changed.
+        """
+        if not self.has_room(count):
+            raise self.refusal(count)
+
+    def settle(self, keys: Keys) -> None:
+        """Before rows are made for those of `keys` without one, while no row is in hand."""
 
     def make_room(self, count: int, rows: Rows) -> None:
         """See that `count` more rows fit while `rows`, those not negative, stay.
@@ -72,8 +83,7 @@ class Refuse:
         Raises:
             ArenaFullError: they do not; nothing changed.
         """
-        if not self.has_room(count):
-            raise self.refusal(count)
+        self.ensure(count)
 
     def refusal(self, count: int) -> ArenaFullError:
         """What is to be said of `count` more rows that do not fit."""
@@ -117,12 +127,15 @@ class Evict(Refuse):
     def nbytes(self) -> int:
         return self.space.nbytes + self.space.numbers.top
 
+    def has_room(self, count: int) -> bool:
+        return True
+
     def make_room(self, count: int, rows: Rows) -> None:
         short = self.space.in_use + count - self.most
         if short <= 0:
             return
         tiers.mark(self.marks, rows, tiers.PINNED)
-        victims = np.empty(max(short, min(BATCH, self.most // 64)), np.int64)
+        victims = np.empty(max(short, self._batch), np.int64)
         records, top = self.space.index.records, self.space.numbers.top
         found, self._hand = tiers.choose(self.marks, records, top, self._hand, victims)
         assert found >= short, "a request needs more rows than fit into memory"
@@ -135,6 +148,11 @@ class Evict(Refuse):
 
     def touch(self, rows: Rows) -> None:
         tiers.mark(self.marks, rows, tiers.USED)
+
+    @property
+    def _batch(self) -> int:
+        """Rows that go at once, if not more must."""
+        return min(BATCH, self.most // 64)
 
     def _drop(self, victims: Rows) -> None:
         self.space.remove(frozen(self.space.index.records[victims, 0]))
@@ -150,30 +168,85 @@ class Spill(Evict):
     def __init__(self, space: RowSpace, nbytes: int) -> None:
         super().__init__(space, nbytes)
         self._whole = self.most
-        self.at_once = max(1, self.most // 4)
+        self._slack = self.at_once = max(1, self.most // 4)
+        self._least = max(1, self.most // LEAST_SHARE)  # that the index leaves
 
-    def settle(self, count: int) -> None:
-        """See that the index may grow by `count` keys; rows that memory is then too small for go.
+    def has_room(self, count: int) -> bool:
+        most = self._most_with(count)
+        return most >= self._least and self._on_disk(count, most) <= self._cold.granted
+
+    def ensure(self, count: int) -> None:
+        self._secure(count, self._most_with(count))
+
+    def make_room(self, count: int, rows: Rows) -> None:
+        fresh = count - int(np.count_nonzero(rows < -1))
+        if fresh:
+            self._secure(fresh, self.most)
+        super().make_room(count, rows)
+
+    def settle(self, keys: Keys) -> None:
+        """See that the index may grow by `keys`; rows that memory is then too small for go.
 
         Raises:
-            ArenaFullError: the index alone fills the memory.
+            ArenaFullError: the index would leave too little memory for rows. Keys that have rows
+                need no more of it.
         """
-        space = self.space
-        left = self.limit - space.index.nbytes_with(count)
-        most = min(self._whole, left // self._row_nbytes)
-        if most < count:
-            raise ArenaFullError(
-                space.table,
-                f"{len(space.index)} keys leave room for {max(most, 0)} rows in memory within the "
-                f"{self.limit} bytes of memory_limit that this part of the table has; raise it, "
-                f"or use more servers",
-            )
+        space, most = self.space, self._most_with(keys.size)
+        if most < self.most:
+            _, absent, _ = space.index.find(keys)
+            if not absent:
+                return
+            most = self._most_with(absent)
+        if most < max(keys.size, self._least):
+            raise self._crowded(most)
         if space.numbers.top > most:
+            self._secure(0, most)
             versions = space.index.records[most : space.numbers.top, VERSION]
             self._drop(most + np.flatnonzero(versions))
             space.cut(most)
         self.most = most
         self.at_once = max(1, min(self._whole // 4, most // 2))
+
+    @property
+    def _batch(self) -> int:
+        return min(super()._batch, self._cold.num_granted_free)
+
+    @property
+    def _cold(self) -> ColdTier:
+        assert self.space.cold is not None
+        return self.space.cold
+
+    def _most_with(self, count: int) -> int:
+        """Rows in memory beside an index with `count` more keys."""
+        left = self.limit - self.space.index.nbytes_with(count)
+        return min(self._whole, left // self._row_nbytes)
+
+    def _secure(self, count: int, most: int) -> None:
+        """See that disk and `most` rows in memory hold `count` new rows.
+
+        Raises:
+            ArenaFullError: they do not; nothing changed.
+        """
+        if most < self._least:
+            raise self._crowded(most)
+        self._cold.grant(self._on_disk(count, most))
+
+    def _on_disk(self, count: int, most: int) -> int:
+        """Records that need blocks on disk with `count` new rows and `most` in memory.
+
+        As many as one call may read back stay free: a row on disk changes places with one in
+        memory, so that rows can be read and trained on when the disk is full.
+        """
+        beyond = self.space.in_use + self._cold.numbers.in_use + count - most
+        return beyond + self._slack if beyond > 0 else 0
+
+    def _crowded(self, most: int) -> ArenaFullError:
+        return ArenaFullError(
+            self.space.table,
+            f"{len(self.space.index)} keys leave room for {max(most, 0)} rows in memory within the "
+            f"{self.limit} bytes of memory_limit that this part of the table has; raise it, "
+            f"or use more servers",
+        )
 
     def _drop(self, victims: Rows) -> None:
         self.space.spill(victims)

@@ -53,8 +53,7 @@ class Part:
 
     def has_room(self, count: int) -> bool:
         """Whether `count` more rows may be made for certain; the lock is held."""
-        never_refuses = self.store.spec.memory_limit and self.store.spec.when_full != "refuse"
-        return bool(never_refuses) or self.store.limit.has_room(self.promised + count)
+        return self.store.limit.has_room(self.promised + count)
 
     def promise(self, count: int) -> bool:
         """Set room aside for `count` rows, if it is there for certain."""
@@ -62,6 +61,12 @@ class Part:
             is_there = self.has_room(count)
             self.promised += count if is_there else 0
             return is_there
+
+    def ensure(self, count: int) -> None:
+        """Set room aside for `count` rows; raises ArenaFullError if there is none."""
+        with self.lock:
+            self.store.limit.ensure(self.promised + count)
+            self.promised += count
 
     def refuse_missing(self, keys: Keys) -> None:
         """Raise MissingKeyError if a key has no row; the lock is held."""
@@ -250,9 +255,7 @@ class Parts:
                 count = piece.size
                 if not piece.part.promise(count):
                     count = yield from self._count_absent(piece, keys)
-                    if not piece.part.promise(count):
-                        part = piece.part
-                        raise part.store.limit.refusal(part.promised + count)
+                    piece.part.ensure(count)
                 granted.append(count)
         except BaseException:
             self.redeem(cut, granted)

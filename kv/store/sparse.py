@@ -71,7 +71,7 @@ class SparseStore:
         self._gate: Admissions | None = None
         if spec.admission is not None:
             self._gate = Admissions(
-                gate_of(spec.admission, table_seed(spec.seed or 0, spec.name), parts)
+                gate_of(spec.name, spec.admission, table_seed(spec.seed or 0, spec.name), parts)
             )
         self._sweep = None if spec.expiry is None else Sweep(spec.expiry)
         self._rate = 0.0 if self._sweep is None else self._sweep.rate
@@ -206,7 +206,7 @@ class SparseStore:
         keys, version = frozen(keys), self.version + 1
         for some in self._slices(keys.size):
             part = keys[some]
-            self.limit.settle(part.size)
+            self.limit.settle(part)
             rows, absent, _ = self.index.find(part)
             if absent:
                 self._bring(part, rows, absent, 0, version)
@@ -230,7 +230,7 @@ class SparseStore:
         """
         keys, values, now, version = frozen(keys), frozen(values), self._seconds(), self.version + 1
         for part in self._slices(keys.size):
-            self.limit.settle(keys[part].size)
+            self.limit.settle(keys[part])
             rows, absent, on_disk = self.index.find(keys[part])
             if absent or on_disk:
                 self._bring(keys[part], rows, absent, on_disk, version)
@@ -309,7 +309,8 @@ class SparseStore:
 
     def _pull(self, keys: Keys, create: bool, out: Values, now: int, version: int) -> None:
         makes = create and self.spec.missing == "init" and self._gate is None
-        self.limit.settle(keys.size)
+        if makes:
+            self.limit.settle(keys)
         rows, absent, on_disk = self.index.find(keys)
         self._count(keys.size - absent, on_disk)
         if absent and not makes:
@@ -330,7 +331,7 @@ class SparseStore:
     def _push(
         self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
     ) -> None:
-        self.limit.settle(keys.size)
+        self.limit.settle(keys)
         note = self._note(version, shows)
         rows, absent, on_disk, is_noted = self._find(keys, note)
         if absent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kv.engine import Engine
 from kv.errors import (
+    ArenaFullError,
     KeyListError,
     KVError,
     LatePushError,
@@ -253,6 +255,28 @@ def test_a_steps_updates_come_in_the_order_of_their_rounds() -> None:
 
     # v: 1, then 0.5 + 10; w: -1, then -11.5
     np.testing.assert_array_equal(engine.pull(table, keys_of(1)), [[-11.5, -11.5]])
+
+
+@pytest.mark.parametrize("end", [lambda e: e.step(1, 0), lambda e: e.finish(1)])
+def test_a_round_without_room_is_dropped_whole_and_the_clocks_of_all_tables_move(
+    end: Callable[[Engine], bool],
+) -> None:
+    engine = Engine(2, "sync")
+    small = engine.define(spec("small", memory_limit=4000))
+    other = engine.define(spec("other"))
+    engine.assign(small, keys_of(1), ones(1))
+    many = np.arange(1000, dtype=np.uint64)
+    engine.push_many(0, 0, [(small, many, ones(1000)), (other, many, ones(1000))])
+    engine.step(0, 0)
+
+    with pytest.raises(ArenaFullError, match=r"table small: .*\(when_full\)"):
+        end(engine)
+
+    assert engine.clock(small) == engine.clock(other) == 1
+    assert engine.size(small) == 1
+    np.testing.assert_array_equal(engine.pull(small, keys_of(1)), ones(1))
+    np.testing.assert_array_equal(engine.pull(other, keys_of(1)), -ones(1))
+    engine.validate()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)

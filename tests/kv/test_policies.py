@@ -14,7 +14,9 @@ from kv.errors import ArenaFullError, SettingError, TableConflictError
 from kv.local import LocalCluster
 from kv.policies import Admission, AfterSightings, ByAge, ByScore, Expiry, WithProbability
 from kv.spec import TableSpec
+from kv.store import arena
 from kv.store.lifecycle import HALVE_AFTER, Counter, Dice, gate_of
+from kv.store.sparse import SparseStore
 
 
 def test_a_definition_carries_its_policies() -> None:
@@ -50,6 +52,7 @@ def test_a_score_falls_by_its_decay_every_period() -> None:
         (lambda: AfterSightings(1.5), "sightings must be a whole number"),
         (lambda: AfterSightings(2, expected=0), "expected must be 1 to 2^34"),
         (lambda: WithProbability(0), "p must be above 0 and at most 1"),
+        (lambda: ByAge(10**400), "seconds must be a finite number"),
         (lambda: ByAge(0), "seconds must be above 0"),
         (lambda: ByScore(0), "threshold must be above 0"),
         (lambda: ByScore(1, decay=1), "decay must be between 0 and 1"),
@@ -61,6 +64,7 @@ def test_a_score_falls_by_its_decay_every_period() -> None:
         (lambda: sparse(expiry=0.5), "expiry must be one of kv.policies, not 0.5"),
         (lambda: sparse(missing="error", admission=AfterSightings(2)), "with missing=error none"),
         (lambda: sparse(memory_limit=-1), "memory_limit must be 0 or more, not -1"),
+        (lambda: sparse(memory_limit=1 << 64), "memory_limit must fit 64 bits"),
         (lambda: sparse(memory_limit=0.5), "memory_limit must be an integer, not 0.5"),
         (lambda: sparse(when_full="spill"), "when_full=spill needs a memory_limit, in bytes"),
         (lambda: sparse(when_full="drop"), "when_full must be refuse or evict or spill, not 'drop"),
@@ -100,7 +104,7 @@ def sparse(**settings: Any) -> TableSpec:
 
 
 def test_the_counters_are_halved_so_that_they_do_not_fill_up() -> None:
-    counter = Counter(AfterSightings(2, expected=100), seed=1, parts=1)
+    counter = Counter("t", AfterSightings(2, expected=100), seed=1, parts=1)
     rng = np.random.default_rng(0)
     for _ in range(200):
         counter.admit(rng.integers(0, 2**63, HALVE_AFTER * 10, np.uint64), 0)
@@ -112,15 +116,32 @@ def test_the_counters_are_halved_so_that_they_do_not_fill_up() -> None:
 def test_parts_share_the_counters() -> None:
     policy = AfterSightings(2, expected=64_000)
 
-    assert Counter(policy, 0, parts=1).nbytes == 512_000
-    assert Counter(policy, 0, parts=4).nbytes == 128_000
+    assert Counter("t", policy, 0, parts=1).nbytes == 512_000
+    assert Counter("t", policy, 0, parts=4).nbytes == 128_000
+
+
+def test_counters_that_do_not_fit_into_memory_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arena, "physical_memory", lambda: 1 << 30)
+    with pytest.raises(ArenaFullError, match=r"table t: .*after_sightings.*lower `expected`"):
+        Counter("t", AfterSightings(2, expected=2**34), 0, parts=1)
+
+
+@pytest.mark.parametrize("expiry", [ByAge(1e30), ByScore(1e30, grace=1e30)])
+def test_rows_that_may_be_older_than_time_stay(expiry: Expiry) -> None:
+    store = SparseStore(sparse(expiry=expiry))
+
+    store.push(np.arange(9, dtype=np.uint64), np.ones((9, store.dim), np.float32))
+
+    assert store.expire() == 0
 
 
 def test_every_admission_has_a_gate() -> None:
-    assert isinstance(gate_of(AfterSightings(2), 0, 1), Counter)
-    assert isinstance(gate_of(WithProbability(0.5), 0, 1), Dice)
+    assert isinstance(gate_of("t", AfterSightings(2), 0, 1), Counter)
+    assert isinstance(gate_of("t", WithProbability(0.5), 0, 1), Dice)
     with pytest.raises(TypeError, match="Admission has no gate"):
-        gate_of(Admission(), 0, 1)
+        gate_of("t", Admission(), 0, 1)
 
 
 def test_the_same_clock_and_seed_throw_the_same_dice() -> None:

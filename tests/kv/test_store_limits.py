@@ -358,6 +358,75 @@ def test_a_full_disk_is_an_error_that_changes_nothing(monkeypatch: pytest.Monkey
     store.validate()
 
 
+def push_until_refused(store: SparseStore, match: str) -> np.ndarray:
+    """The keys that were pushed, five a push."""
+    for first in range(0, 100_000, 5):
+        try:
+            store.push(as_array(range(first, first + 5)), ones(5, store.dim))
+        except ArenaFullError as error:
+            if match in str(error):
+                return as_array(range(first))
+            raise
+    raise AssertionError("nothing was refused")
+
+
+def grant_up_to(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with room for files of `limit` bytes."""
+    grant = os.posix_fallocate
+
+    def fallocate(descriptor: int, start: int, count: int) -> None:
+        if start + count > limit:
+            raise OSError(28, "No space left on device")
+        grant(descriptor, start, count)
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+
+
+@pytest.mark.parametrize("nbytes", [8 << 10, 40 << 10, 70 << 10])
+def test_rows_are_read_and_trained_on_when_the_disk_is_full(
+    nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant_up_to(nbytes, monkeypatch)
+    store, whole = make("spill", LIMIT), make()
+    known = push_until_refused(store, "No space left on device")
+    whole.push(known, ones(known.size))
+
+    for _ in range(2):
+        for some in known.reshape(-1, 5):
+            for one in (store, whole):
+                one.push(some, ones(5))
+    values = store.pull(known)
+
+    assert np.array_equal(values, whole.pull(known))
+    store.validate()
+
+
+def test_a_part_knows_beforehand_that_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    grant_up_to(40 << 10, monkeypatch)
+    store = make("spill", LIMIT)
+    known = push_until_refused(store, "No space left on device")
+
+    assert store.limit.has_room(0)
+    store.limit.ensure(0)
+    with pytest.raises(ArenaFullError, match="No space left on device"):
+        store.limit.ensure(5)
+    assert store.stats().rows == known.size
+
+
+@pytest.mark.parametrize("dim", [2, 12])
+def test_rows_are_read_and_trained_on_when_the_index_is_full(dim: int) -> None:
+    store, whole = make("spill", LIMIT, dim=dim), make(dim=dim)
+    known = push_until_refused(store, "keys leave room for")
+    whole.push(known, ones(known.size, dim))
+
+    for some in known.reshape(-1, 5):
+        for one in (store, whole):
+            one.push(some, ones(5, dim))
+
+    assert np.array_equal(store.pull(known), whole.pull(known))
+    store.validate()
+
+
 def test_a_directory_that_cannot_be_written_to_is_named() -> None:
     with pytest.raises(ArenaFullError, match=r"cannot keep rows on disk in /nonexistent/dir"):
         make("spill", LIMIT, spill_dir="/nonexistent/dir")

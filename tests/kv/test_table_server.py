@@ -240,6 +240,28 @@ def test_a_held_pull_sees_the_whole_round(threads: int, serve: Callable[..., Ser
     assert [served.values(pull) for pull in pulls] == [-3, -3]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_held_pull_is_answered_though_the_round_found_no_room(
+    threads: int, serve: Callable[..., Served]
+) -> None:
+    served = serve(threads, "sync")
+    served.opened.set()
+    spec = TableSpec.sparse("small", 2, initializer=Zeros(), memory_limit=16_000)
+    served.ask(A, Command.DEFINE, spec.resolved("sync", 1).to_dict(), about=())
+    served.office.wait(lambda: len(served.office.sent) == 1)
+    grads = np.ones((1000, 2), np.float32)
+    served.ask(A, Command.PUSH, None, (np.arange(1000, dtype=np.uint64), grads), about=("small",))
+    steps = [served.ask(A, Command.STEP, {"clock": 0}, about=())]
+    held = served.pull(A, clock=1)
+
+    steps.append(served.ask(B, Command.STEP, {"clock": 0}, about=()))
+
+    assert served.values(held) == 0.0
+    served.office.wait(lambda: {t for _, t in served.office.answers()} >= set(steps))
+    errors = [m.meta.error[0] for m in served.office.sent if m.meta.error]
+    assert errors == ["ArenaFullError"]  # of the step that closed the round
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_step_comes_after_the_pushes_that_came_before_it(
     threads: int, serve: Callable[..., Served]

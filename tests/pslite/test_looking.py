@@ -93,3 +93,11 @@ def test_a_scheduler_that_does_not_answer_is_named(command: list[str]) -> None:
 
     assert done.exit_code == 2
     assert "scheduler at tcp://127.0.0.1:9 did not answer within 0.2 s" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300"])
+def test_a_wait_without_length_or_end_is_refused(seconds: str) -> None:
+    done = CliRunner().invoke(main, ["status", "--scheduler", "127.0.0.1:9", "--timeout", seconds])
+
+    assert done.exit_code == 2
+    assert "is no number of seconds above 0" in done.stderr

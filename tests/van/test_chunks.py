@@ -101,6 +101,20 @@ def test_a_message_with_a_lost_piece_is_refused_and_forgotten(lost: int) -> None
     assert reassembler.held == 0
 
 
+def test_first_pieces_without_bytes_of_arrays_are_held_up_to_a_limit_too() -> None:
+    small = VanConfig(chunk=65536, max_frame=100_000)
+    reassembler = Reassembler(small)
+    header = np.frombuffer(encode(Message(Meta(sender=9, body="x" * 1000)), small)[0], np.uint8)
+    for number in range(1000):
+        meta = Meta(sender=1000 + number, timestamp=1, chunk=(0, 2))
+        reassembler.add(b"%d" % number, Message(meta, [header]))
+        reassembler.validate()
+
+    assert 0 < reassembler.held <= 2 * small.max_frame
+    with pytest.raises(CodecError, match="does not follow"):  # the stalest were forgotten
+        reassembler.add(b"0", Message(Meta(sender=1000, timestamp=1, chunk=(1, 2))))
+
+
 def test_pieces_with_too_many_or_too_few_bytes_are_refused() -> None:
     for change in (1, -1):
         pieces = pieces_of(random_message(1, [200_001]))

@@ -6,6 +6,7 @@ import dataclasses
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -176,6 +177,13 @@ def test_what_is_over_the_limits_is_not_sent() -> None:
         encode(Message(Meta(body="x" * 1000)), small)
     with pytest.raises(CodecError, match="max_frames"):
         encode(Message(Meta(), [np.zeros(1)] * 3), small)
+
+
+@pytest.mark.parametrize("value", [1.5, True, "1", None])
+@pytest.mark.parametrize("field", ["priority", "cmd"])
+def test_what_a_receiver_would_drop_is_not_sent(field: str, value: Any) -> None:
+    with pytest.raises(CodecError, match=f"{field} must be an integer, not {value!r}"):
+        encode(Message(dataclasses.replace(Meta(), **{field: value})), CONFIG)
 
 
 def test_another_version_is_named_with_its_sender_and_address() -> None:

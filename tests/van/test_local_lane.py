@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from van.courier import ZmqVan
 from van.errors import AddressError
 from van.lane_connection import LaneConnection
 from van.lane_packets import INLINE_PLACE, PacketKind, Tables, slab_place
+from van.lane_receiver import ConnectionEndedError, LaneReceiver
 from van.local_lane import name_of
 from van.message import Message, Meta
 from van.shared_memory import make_slab
@@ -241,6 +243,23 @@ def test_a_node_without_descriptors_for_the_lane_goes_on_by_tcp(make_van, caplog
 
     assert "no more connections: Too many open files" in caplog.text
     assert type(sender._ends._peers[8]).__name__ == "ZmqPeer"
+
+
+def test_memory_that_no_descriptor_is_left_for_is_said_to_be_so() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    receiver = LaneReceiver(
+        there, VanConfig(), lambda address: None, lambda place: None, lambda place: True
+    )
+    unsealed(here)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(ConnectionEndedError, match="ulimit -n"):
+            receiver.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        here.close()
+        there.close()
 
 
 def connect_raw(van: ZmqVan) -> socket.socket:
