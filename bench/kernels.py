@@ -153,7 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keys", type=int, default=100_000, help="keys or rows of one call")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the table")
-    parser.add_argument("--dim", type=int, nargs="*", default=[8, 16, 64], help="floats of a row")
+    parser.add_argument(
+        "--dim", type=int, nargs="*", default=[8, 16, 32, 64], help="floats of a row"
+    )
     parser.add_argument("--runs", type=int, default=7, help="runs, of which the best counts")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()

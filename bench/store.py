@@ -2,11 +2,16 @@
 
     python bench/store.py
     python bench/store.py --rows 1000000 50000000 --dim 8 --json store.json
+    python bench/store.py --rows 50000000 --dim 8 --touch 10
 
 For each number of rows a table of that size is grown by pushes of `--keys` new keys; each line is
 in millions a second, the best of some runs. `gather` reads random rows of 64 bytes, 100 000 a call:
 what the memory gives at best, and what look-ups are to be compared with. Growing is timed twice:
 by the clock, and in processor time, which other programs on the machine do not lengthen.
+
+Tables that grow touch new memory. A virtual machine's host may have to find it first, which can
+take longer than all the rest: `--touch` takes so much memory and gives it back before anything is
+measured, and says how fast that went, the first time and again.
 """
 
 from __future__ import annotations
@@ -117,6 +122,14 @@ def store_cases(
     )
 
 
+def touch(nbytes: int) -> float:
+    """Take new memory, write to each of its pages, give it back; in GB/s."""
+    memory = arena.reserve((nbytes,), np.uint8)
+    start = time.perf_counter()
+    memory[::4096] = 1
+    return nbytes / (time.perf_counter() - start) / 1e9
+
+
 def measure(rows: int, dims: list[int], count: int, runs: int, seed: int) -> Iterator[Result]:
     rng = np.random.default_rng(seed)
     yield {"rows": rows, "dim": 16, "what": "gather", "value": gather_case(rng, rows, runs)}
@@ -135,10 +148,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the best counts")
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--touch", type=int, default=0, help="GiB of memory to touch first")
     chosen = parser.parse_args()
     for dim in chosen.dim:
         warm_up(dim, Adagrad())
     print(f"{chosen.keys} keys a call, Adagrad, seed {chosen.seed}; millions a second unless said")
+    if chosen.touch:
+        print(f"first touch of memory {touch(chosen.touch << 30):.1f} GB/s", end=", ")
+        print(f"of the same again {touch(chosen.touch << 30):.1f}", flush=True)
     found = []
     for rows in chosen.rows:
         for result in measure(rows, chosen.dim, chosen.keys, chosen.runs, chosen.seed):

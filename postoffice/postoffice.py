@@ -14,6 +14,7 @@ last worker's goodbye.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,12 +37,12 @@ from van.van import Van
 
 log = logging.getLogger(__name__)
 
+_ANSWER = Flag.ANSWER
 _STRANGER = 1 << 62  # van id of a peer that has none; never in a header
 _FROM_ANYBODY = (Control.REGISTER, Control.NODES, Control.REFUSED)  # of nodes without an id
 _REMEMBERED_REASONS = 100
 _TOLD_PEERS = 100  # of another version, that are answered
 _EARLY_MESSAGES = 10_000  # kept from peers who know of the cluster before this node does
-_ANSWER = int(Flag.ANSWER)  # combining flags takes a microsecond
 RETRY = 1.0  # seconds between two registrations
 
 
@@ -217,15 +218,15 @@ class Postoffice:
         Raises:
             ClusterStoppedError: the cluster ended first.
         """
-        started, every, left = self.van.now(), self.van.reports_waits, timeout
+        started, every = self.van.now(), self.van.reports_waits
         while True:
-            turn = every if left is None or (every is not None and every < left) else left
+            left = None if timeout is None else timeout - (self.van.now() - started)
+            turn = left if every is None else min(every, math.inf if left is None else left)
             if self.van.wait(lambda: done() or self._stopped, turn):
                 if done():
                     return True
                 raise ClusterStoppedError(self._failure or "the cluster has stopped")
             waited = self.van.now() - started
-            left = None if timeout is None else timeout - waited
             if every is None or self.van.is_closed or (timeout is not None and waited >= timeout):
                 return False
             log.warning("%s has waited %.0f s for %s", self.name, waited, what())
@@ -273,10 +274,9 @@ class Postoffice:
             raise UnreachablePeerError(meta.recipient, "it is not in the node table")
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
-        node = meta.recipient
-        if node not in self._connected:  # most pairs of nodes never speak
-            self.reach(node)
-        if not self.van.has_room(node):
+        if peer.id not in self._connected:  # most pairs of nodes never speak
+            self.reach(peer.id)
+        if not self.van.has_room(peer.id):
             message = self._with_room(peer, message)
         self.van.send(message)
 
@@ -328,7 +328,7 @@ class Postoffice:
         try:
             if meta.recipient_incarnation not in (0, self.incarnation):
                 self._drop("misdirected", message)
-            elif self.nodes and not meta.control:  # most messages are data
+            elif not meta.control:  # nearly all
                 self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:
                 self._receive_control(message)
@@ -345,12 +345,16 @@ class Postoffice:
 
     def _receive_data(self, message: Message) -> None:
         meta = message.meta
-        if not self._is_known(meta):
+        if not self.nodes:
+            self._keep_early(message)
+        elif not self._is_known(meta):
             self._drop("stranger", message)
-        elif not int(meta.flags) & _ANSWER:
+        elif not meta.flags & _ANSWER:
             self._receive_request(message)
-        elif (customer := self._customers.get((meta.app, meta.customer))) is not None:
-            customer.take_answer(message)
+        else:
+            customer = self._customers.get((meta.app, meta.customer))
+            if customer is not None:
+                customer.take_answer(message)
 
     def _keep_early(self, message: Message) -> None:
         """Others may have got the node table, and begun to ask, before this node."""

@@ -35,6 +35,7 @@ _INT32 = (1 << 31) - 1
 _HEADER_LENGTH = 27
 _MAX_DIMENSIONS = 8
 _RAW = None  # codec of a frame that is plain memory
+_CUT_OFF = "a message that ends before its arrays"
 
 _JOINED_MARK = 0xC1  # msgpack never uses it
 _JOINED = struct.Struct("<B3xI")
@@ -57,22 +58,23 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
     meta = message.meta
     arrays: list[NDArray[Any]] = []
     described = []
+    limit = config.max_frame
     for array in message.arrays:
         number = _NUMBER.get(array.dtype)
         if number is None or not array.flags.c_contiguous:
             array = _wire_array(array)
             number = _NUMBER[array.dtype]
-        if array.nbytes > config.max_frame:
-            raise CodecError(
-                f"an array of {array.nbytes} bytes is over [van] max_frame = {config.max_frame}"
-            )
-        if array.ndim > _MAX_DIMENSIONS:
-            raise CodecError(f"an array of {array.ndim} dimensions is over {_MAX_DIMENSIONS}")
+        shape = array.shape
+        if array.nbytes > limit:
+            raise CodecError(f"an array of {array.nbytes} bytes is over [van] max_frame = {limit}")
+        if len(shape) > _MAX_DIMENSIONS:
+            raise CodecError(f"an array of {len(shape)} dimensions is over {_MAX_DIMENSIONS}")
         arrays.append(array)
-        described.append((number, array.shape, _RAW))
-    for name, value in (("cmd", meta.cmd), ("priority", meta.priority)):
-        if not -_INT32 <= value <= _INT32:
-            raise CodecError(f"{name} must fit 32 bits, {value} does not")
+        described.append((number, shape, _RAW))
+    if not -_INT32 <= meta.cmd <= _INT32:
+        raise CodecError(f"cmd must fit 32 bits, {meta.cmd} does not")
+    if not -_INT32 <= meta.priority <= _INT32:
+        raise CodecError(f"priority must fit 32 bits, {meta.priority} does not")
     header = _packed(
         (
             PROTOCOL_VERSION,
@@ -312,16 +314,37 @@ def decode_joined(frame: bytes, config: VanConfig) -> Message:
     if len(frame) < _JOINED.size:
         raise CodecError(f"a frame of {len(frame)} bytes")
     _, length = _JOINED.unpack_from(frame)
-    view, end = memoryview(frame), _JOINED.size + length
-    meta, descriptors = decode_header(view[_JOINED.size : end], config)
-    arrays = []
-    for descriptor in descriptors:
-        start = end + -end % _JOINED.size
-        end = start + descriptor[2]
-        arrays.append(decode_array(view[start:end], descriptor))
+    message, end = decode_packed(frame, _JOINED.size, length, config)
     if end != len(frame):
         raise CodecError(f"{len(frame)} bytes where the header says {end}")
-    return Message(meta, arrays)
+    return message
+
+
+def decode_packed(
+    data: bytes, start: int, header_size: int, config: VanConfig
+) -> tuple[Message, int]:
+    """A message whose header, from `start`, and arrays each begin at the next multiple of 8 bytes.
+
+    Returns:
+        The message, whose arrays are views of `data`, and where it ends.
+    Raises:
+        CodecError: see `decode_header`; or `data` ends before its arrays do.
+    """
+    start += -start & 7
+    end = start + header_size
+    if end > len(data):
+        raise CodecError(_CUT_OFF)
+    meta, descriptors = decode_header(data[start:end], config)
+    arrays = []
+    for dtype, shape, nbytes in descriptors:
+        start = end + (-end & 7)
+        end = start + nbytes
+        if end > len(data):
+            raise CodecError(_CUT_OFF)
+        # A view of bytes is read-only, and at a multiple of 8 it is aligned.
+        array = np.frombuffer(data, dtype, nbytes // dtype.itemsize, start)
+        arrays.append(array if len(shape) == 1 else array.reshape(shape))
+    return Message(meta, arrays), end
 
 
 def reserve(nbytes: int) -> NDArray[np.uint8]:

@@ -29,6 +29,7 @@ class VanConfig:
     backlog: int = 1000  # messages waiting for one peer before a sender must wait
     backlog_bytes: NBytes = 256 << 20  # the same in bytes; a single message may be larger
     shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none
+    spin: Seconds = 100e-6  # looking for a message of the local lane before sleeping; 0: never
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
 
     def __post_init__(self) -> None:

@@ -121,17 +121,23 @@ class ZmqVan:
         parcel = self._ends.parcel(message)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("send %r", message)
+        leader = self._leader
+        if leader is None and not self._outbox and self._try_lead():
+            try:
+                self._post(parcel)
+            finally:
+                self._stop_leading()
+            if self._outbox:  # what others queued while they saw us leading
+                self._send_outbox()
+            return
         self._outbox.append(parcel)
-        if self._leader == threading.get_ident():
-            return  # flushed when this turn ends
-        self._send_outbox()
+        if leader != threading.get_ident():
+            self._send_outbox()
 
     def has_room(self, node: int) -> bool:
         """Whether less waits for `node` than `[van] backlog` and `backlog_bytes` allow."""
         limit, waiting = self.config.backlog, self._ends.waiting_for(node)
-        if waiting is not None and (
-            len(waiting) >= limit or waiting.nbytes >= self.config.backlog_bytes
-        ):
+        if waiting and (len(waiting) >= limit or waiting.nbytes >= self.config.backlog_bytes):
             return False
         return len(self._outbox) < limit
 
@@ -222,7 +228,7 @@ class ZmqVan:
         if self._outbox:
             self._flush()
         message = ends.next_message()
-        ends.poll(0.0 if message is not None else timeout)
+        ends.poll(0.0 if message is not None else timeout, not self._leader_is_background)
         left = _BATCH
         while message is not None or (message := ends.next_message()) is not None:
             if log.isEnabledFor(logging.DEBUG):
@@ -244,12 +250,14 @@ class ZmqVan:
 
     def _flush(self) -> None:
         while self._outbox:
-            parcel = self._outbox.popleft()
-            try:
-                self._ends.post(parcel)
-            except (UnreachablePeerError, AddressError) as error:
-                log.warning("dropped a message: %s", error)
-                self.counts["undeliverable"] += 1
+            self._post(self._outbox.popleft())
+
+    def _post(self, parcel: Parcel) -> None:
+        try:
+            self._ends.post(parcel)
+        except (UnreachablePeerError, AddressError) as error:
+            log.warning("dropped a message: %s", error)
+            self.counts["undeliverable"] += 1
 
     def _as_owner(self, act: Callable[[], None]) -> None:
         """Run `act` on the sockets, now, whoever else drives them."""

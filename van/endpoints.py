@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import time
 from collections import Counter
 from typing import Any
 
@@ -21,6 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from van.chunks import cut
 from van.codec import encode, join
 from van.config import VanConfig
+from van.cores import step_aside, times_put_off
 from van.drops import Drops
 from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError
 from van.lane_connection import LaneConnection
@@ -28,6 +31,7 @@ from van.local_lane import LocalLane, PeerUser, name_of, user_of_peer
 from van.message import Message
 from van.outgoing import Outgoing, Parcel
 from van.poller import Poller
+from van.spinning import Spinning
 from van.zmq_sockets import ZmqPeer, ZmqSockets
 
 log = logging.getLogger(__name__)
@@ -69,6 +73,8 @@ class Endpoints:
         self._blocked: dict[int, ZmqPeer] = {}  # ZeroMQ takes no more of these now
         self._lane_ends: Counter[str] = Counter()
         self._serials = itertools.count(1)
+        # With one core the peer cannot answer while we look.
+        self._spinning = Spinning(config.spin if len(os.sched_getaffinity(0)) > 1 else 0.0)
         self.wake = self._poller.wake
 
     # -- who is reached how ---------------------------------------------------------------
@@ -244,17 +250,36 @@ class Endpoints:
         """Peers of other protocol versions; whoever tells them takes them out."""
         return self._drops.refused
 
-    def poll(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for something to do."""
+    def poll(self, timeout: float, may_spin: bool = False) -> None:
+        """Wait at most `timeout` seconds for something to do.
+
+        Args:
+            timeout: seconds.
+            may_spin: whether it may look for a message of the local lane before it sleeps. Other
+                messages come through threads of ZeroMQ's, which that would only delay.
+        """
         lane = self._lane
-        if lane.returning:
-            timeout = min(timeout, _RETURN_AFTER)
-        self._poller.wait(timeout)
+        if lane.returning and timeout > _RETURN_AFTER:
+            timeout = _RETURN_AFTER
+        if timeout and may_spin and lane.has_peers:
+            self._look_and_wait(timeout)
+        else:
+            self._poller.wait(timeout)
         if self._blocked:
             for node, peer in list(self._blocked.items()):
                 self._pump(node, peer)
         if lane.returning:
             lane.send_returns(is_idle=not (lane.ready or self._zmq.may_receive))
+
+    def _look_and_wait(self, timeout: float) -> None:
+        start = time.monotonic()
+        looking = self._spinning.window(start)
+        is_early = self._poller.wait(timeout, looking)
+        if looking:
+            ready, now = bool(self._lane.ready), time.monotonic()
+            took = now - start if ready else timeout
+            if self._spinning.note(now, took, is_early and ready, times_put_off):
+                step_aside()
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from van import lane_packets as packets
-from van.codec import Descriptor, decode_array, decode_header, reserve
+from van.codec import Descriptor, decode_array, decode_header, decode_packed, reserve
 from van.config import VanConfig
 from van.errors import CodecError, ProtocolVersionError
 from van.lane_packets import INLINE_PLACE, STREAMED_PLACE, PacketKind, Tables
@@ -106,7 +106,9 @@ class LaneReceiver:
             for fd in descriptors:
                 os.close(fd)
         if packet.kind is PacketKind.MESSAGE:
-            return self._read(packet, memoryview(data))
+            if packet.places:
+                return self._read(packet, memoryview(data))
+            return decode_packed(data, packet.body, packet.header_size, self._config)[0]
         if packet.kind is PacketKind.HELLO:
             self._take_hello(packet, data)
         return None
@@ -129,16 +131,8 @@ class LaneReceiver:
             self._attached.pop(number, None)
 
     def _read(self, packet: packets.Packet, data: memoryview) -> Message | None:
-        """The message of a packet, or, when frames of it follow, None for now."""
+        """The message of a packet whose frames are not all in it, or None while some follow."""
         places, body = packet.places, packet.body
-        if not places:
-            header, body = packets.inline(data, body, packet.header_size)
-            meta, descriptors = decode_header(header, self._config)
-            arrays = []
-            for descriptor in descriptors:
-                frame, body = packets.inline(data, body, descriptor[2])
-                arrays.append(decode_array(frame, descriptor))
-            return Message(meta, arrays)
         if packet.header_size > self._config.max_header:
             raise ConnectionEndedError("a header over [van] max_header")
         if places[0] == INLINE_PLACE:

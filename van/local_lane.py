@@ -136,6 +136,11 @@ class LocalLane:
         if events & ~WRITE:
             self.ready.append(connection)
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether anybody is connected."""
+        return bool(self._connections)
+
     def connect(self, address: str) -> LaneConnection | None:
         """A connection to the node at `address`; None when it is not to be had this way."""
         name = name_of(address)

@@ -49,6 +49,19 @@ class Flag(IntFlag):
     PULL = 4
     EVERYWHERE = 8  # of a round: also goes to servers where it has no slots
 
+    # The standard library's own cost three times as much, several times a message.
+    def __or__(self, other: int) -> Flag:
+        return _FLAGS[int.__or__(self, other)]
+
+    def __and__(self, other: int) -> Flag:
+        return _FLAGS[int.__and__(self, other)]
+
+    __ror__, __rand__ = __or__, __and__
+
+
+_FLAGS = tuple(Flag(bits) for bits in range(16))  # all there can be
+_ANSWER = Flag.ANSWER
+
 
 class Kind(IntEnum):
     """What an answer says; a request is `NONE`."""
@@ -128,16 +141,12 @@ class Message:
         return sum(int(np.asarray(a).nbytes) for a in self.arrays)
 
 
-_AS_ANSWER = {flags: flags | Flag.ANSWER for flags in map(Flag, range(int(~Flag.NONE) + 1))}
-"""Flags of a request -> of its answer; combining flags takes a microsecond."""
-
-
 def answer_to(meta: Meta, kind: Kind = Kind.OK, **fields: Any) -> Meta:
     """The header of the answer to the request `meta`."""
     return Meta(
         recipient=meta.sender,
         recipient_incarnation=meta.incarnation,
-        flags=_AS_ANSWER[meta.flags],
+        flags=meta.flags | _ANSWER,
         kind=kind,
         app=meta.app,
         customer=meta.customer,

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import time
 from collections.abc import Callable
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+_MOST_EVENTS = 64  # of a round: epoll takes memory for as many; the others come in the next
 
 
 class Poller:
@@ -40,12 +42,29 @@ class Poller:
         if self._acts.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def wait(self, timeout: float) -> None:
-        """Call what is ready, after at most `timeout` seconds of waiting for it."""
-        for fd, events in self._epoll.poll(timeout):
+    def wait(self, timeout: float, looking: float = 0.0) -> bool:
+        """Call what is ready, after at most `timeout` seconds of waiting for it.
+
+        Args:
+            timeout: seconds.
+            looking: seconds of them in which it looks again and again before it sleeps.
+        Returns:
+            Whether something was ready before it slept.
+        """
+        poll = self._epoll.poll
+        found = poll(0, _MOST_EVENTS) if looking or not timeout else ()
+        if not found and looking:
+            end = time.monotonic() + looking
+            while not found and time.monotonic() < end:
+                found = poll(0, _MOST_EVENTS)
+        is_early = bool(found)
+        if not found and timeout:
+            found = poll(timeout, _MOST_EVENTS)
+        for fd, events in found:
             act = self._acts.get(fd)
             if act is not None:  # an earlier act of this round may have unregistered it
                 act(events)
+        return is_early
 
     def wake(self) -> None:
         """Make a `wait` under way return; any thread may call this."""

@@ -53,10 +53,11 @@ def adam(data, dim, rows, grads, lr, decay, beta1, beta2, eps, rates, scales):
     keep1, keep2 = np.float32(beta1), np.float32(beta2)
     take1, take2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     log1, log2 = np.log(beta1), np.log(beta2)  # -inf of 0, whose powers come out as 0
-    ahead = ahead_of(second + width)
+    floats = second + width + np.uint64(1)
+    ahead = ahead_of(floats)
     for i in range(count):
         if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], second + width)
+            prefetch_row(data, rows[i + ahead], floats)
         row = np.uint64(rows[i])
         steps = data[row, second + width] + np.float32(1)
         data[row, second + width] = steps

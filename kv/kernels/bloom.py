@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from kv.kernels.hash import S32, mix64
-from kv.kernels.jit import LINES_AHEAD, kernel, prefetch
+from kv.kernels.jit import MOST_AHEAD, kernel, prefetch
 
 WIDTH, SIX = np.uint64(64), np.uint64(6)
 PLACE = np.uint64(63)
@@ -34,8 +34,8 @@ def sight(counters, seed, keys, counts):
     uint8 (n,), written; 255 is 255 or more."""
     count, lines = np.uint64(keys.size), np.uint64(counters.size) // WIDTH
     for i in range(count):
-        if i + LINES_AHEAD < count:
-            prefetch(counters, line_of(mix64(keys[i + LINES_AHEAD] ^ seed), lines))
+        if i + MOST_AHEAD < count:
+            prefetch(counters, line_of(mix64(keys[i + MOST_AHEAD] ^ seed), lines))
         hashed = mix64(keys[i] ^ seed)
         line, bits = line_of(hashed, lines), mix64(hashed)
         least = np.uint8(255)

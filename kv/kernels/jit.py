@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-AHEAD = np.uint64(24)  # rows or keys between a prefetch and its use; measured at dim 8 to 64
-LINES_AHEAD = np.uint64(72)  # cache lines likewise, of rows of a line or two; 96 are too many of 3
+AHEAD = np.uint64(24)  # rows between a prefetch and its use, at least; measured at dim 8 to 128
+MOST_AHEAD = np.uint64(72)  # likewise, at most
+LINES_AHEAD = np.uint64(128)  # cache lines likewise, where they are of so many rows
 LINE = np.uint64(16)  # float32 in a cache line
-FARTHEST = np.uint64(128)  # floats of a row fetched by hand; the hardware notices longer ones
+UNROLLED = np.uint64(128)  # floats, eight lines
+FARTHEST = np.uint64(256)  # floats of a row fetched by hand; the hardware notices longer ones
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -120,13 +122,17 @@ def _compiled_float_of(bits: Any) -> Any:
 
 @kernel
 def ahead_of(floats):
-    """How many rows ahead to ask for a row of so many floats: some lines, but rows enough."""
-    return max(AHEAD, LINES_AHEAD // ((np.uint64(floats) + LINE - np.uint64(1)) // LINE))
+    """How many rows ahead to ask for a row of so many floats, its state included."""
+    lines = (np.uint64(floats) + LINE - np.uint64(1)) // LINE
+    return max(AHEAD, min(MOST_AHEAD, LINES_AHEAD // lines))
 
 
 @kernel
 def prefetch_row(data, row, floats):
     """Hint that the start of a row is used soon.  data: float32 (capacity, stride)."""
-    start = np.uint64(row) * np.uint64(data.shape[1])
-    for offset in range(np.uint64(0), min(np.uint64(floats), FARTHEST), LINE):
+    start, size = np.uint64(row) * np.uint64(data.shape[1]), np.uint64(floats)
+    for offset in range(np.uint64(0), min(size, UNROLLED), LINE):
         prefetch(data, start + offset)
+    if size > UNROLLED:  # apart: one loop over all is not unrolled, which short rows feel
+        for offset in range(UNROLLED, min(size, FARTHEST), LINE):
+            prefetch(data, start + offset)

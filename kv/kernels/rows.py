@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from kv.kernels.hash import mix64
-from kv.kernels.jit import ahead_of, kernel, prefetch_row
+from kv.kernels.jit import UNROLLED, ahead_of, kernel, prefetch_row
 
 ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
@@ -23,10 +23,10 @@ def gather(data, rows, out):
 
     data: float32 (capacity, stride); rows: int64 (n,); out: float32 (n, width)."""
     count, width = np.uint64(rows.size), np.uint64(out.shape[1])
-    ahead = ahead_of(width)
+    ahead, asked = ahead_of(width), min(width, UNROLLED)
     for i in range(count):
         if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], width)
+            prefetch_row(data, rows[i + ahead], asked)
         row = np.uint64(rows[i])
         for j in range(width):
             out[i, j] = data[row, j]
@@ -36,7 +36,10 @@ def gather(data, rows, out):
 def gather_or_zero(data, rows, out):
     """Like `gather`, and zeros where rows[i] is -1."""
     count, width = np.uint64(rows.size), np.uint64(out.shape[1])
+    ahead = ahead_of(width)
     for i in range(count):
+        if i + ahead < count:
+            prefetch_row(data, max(rows[i + ahead], 0), width)
         if rows[i] < 0:
             out[i, :] = np.float32(0)
         else:
@@ -61,9 +64,13 @@ def scatter(data, rows, values):
     """The first values.shape[1] floats of row rows[i] = values[i].
 
     data: float32 (capacity, stride), written; rows: int64 (n,); values: float32 (n, width)."""
-    for i in range(np.uint64(rows.size)):
+    count, width = np.uint64(rows.size), np.uint64(values.shape[1])
+    ahead = ahead_of(width)
+    for i in range(count):
+        if i + ahead < count:
+            prefetch_row(data, rows[i + ahead], width)
         row = np.uint64(rows[i])
-        for j in range(np.uint64(values.shape[1])):
+        for j in range(width):
             data[row, j] = values[i, j]
 
 

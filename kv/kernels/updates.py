@@ -122,6 +122,7 @@ class Step:
         self._run, *self._settings = KERNELS[type(optimizer)](optimizer)
         decay = 0.0 if optimizer.decoupled else optimizer.weight_decay
         self._prepares = bool(decay or optimizer.clip_value or optimizer.clip_norm)
+        self._is_plain = self._schedule is None and not self._prepares
         self._decay = np.float32(decay)
         self._value = np.float32(optimizer.clip_value or math.inf)
         norm = optimizer.clip_norm or math.inf
@@ -163,6 +164,9 @@ class Step:
             grads: shape (n, dim), read-only (`jit.frozen`), finite.
             clock: the table's.
         """
+        if self._is_plain:  # a short way, which one key feels
+            self._run(data, dim, rows, grads, self._rate, *self._settings)
+            return
         self.apply(data, dim, rows, grads, self.rate(clock), self.scale(grads))
 
     def apply(

@@ -101,6 +101,7 @@ def _warm_index(keys: Any) -> Any:
     index.insert(entries, where, records, keys, rows)
     index.move(entries, where, 1)
     index.lookup(entries, where, records, cold, keys, found)
+    index.lookup_and_note(entries, where, records, cold, keys, found, 1, 1, 1, 0.0)
     index.redirect(entries, where, keys, rows, rows)
     index.delete(entries, where, records, cold, keys, found)
     return found

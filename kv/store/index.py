@@ -26,6 +26,8 @@ STEP = 8  # old buckets moved for each key that is added
 FULLEST = 0.85
 BEGIN = FULLEST - 1 / STEP  # growth that begins here ends before FULLEST
 RECORD_BYTES = 24
+ORDERS = 1 << 32  # fingerprints
+Note = tuple[int, int, int, float]
 NO_COLD = np.zeros((1, 3), np.uint64)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
@@ -93,12 +95,19 @@ class Index:
         """The part of the buckets that is taken."""
         return 8 * self.used / self.nbytes
 
-    def find(self, keys: Keys) -> tuple[Rows, int, int]:
-        """Rows of `keys`, how many have none (-1), and how many are on disk (below -1)."""
+    def find(self, keys: Keys, note: Note | None = None) -> tuple[Rows, int, int]:
+        """Rows of `keys`, how many have none (-1), and how many are on disk (below -1).
+
+        Args:
+            note: version, show, now and rate, as `records.see` takes them, to be noted of the rows
+                in memory while their records are at hand.
+        """
         rows = np.empty(keys.size, np.int64)
-        absent, on_disk = kernels.lookup(
-            self.entries, self.where, self.records, self.cold, keys, rows
-        )
+        tables = self.entries, self.where, self.records, self.cold
+        if note is None:
+            absent, on_disk = kernels.lookup(*tables, keys, rows)
+        else:
+            absent, on_disk = kernels.lookup_and_note(*tables, keys, rows, *note)
         return rows, absent, on_disk
 
     def add(self, keys: Keys, rows: Rows) -> None:
@@ -133,6 +142,41 @@ class Index:
         """Let keys that lead to `old` lead to `new`: rows in memory or on disk, none of them -1."""
         kernels.redirect(self.entries, self.where, keys, old, new)
 
+    def rows_from(self, first: int, count: int) -> tuple[Rows, int]:
+        """Rows, as `find` says them, of some keys by rising fingerprint, and where to go on.
+
+        A key keeps its place in this order whatever happens to its row and to the tables, so a scan
+        that begins at 0 and ends at ORDERS meets each key once that is there throughout.
+
+        Args:
+            first: the least fingerprint, below ORDERS.
+            count: keys wanted; there may be fewer, and more only if their fingerprints are equal.
+        """
+        stop = min(first + max((count << 32) // max(self.used, 1), 1), ORDERS)
+        base, shift, old_base, old_shift = self.where[:4].tolist()
+        found = [self._between(base, shift, first, stop)]
+        if self.is_growing:
+            found.append(self._between(old_base, old_shift, first, stop, self.moved))
+        entries = np.sort(np.concatenate(found))
+        if entries.size > count:
+            orders = entries >> kernels.S32
+            stop = max(int(orders[count]), int(orders[0]) + 1)
+            entries = entries[orders < stop]
+        return _rows_of(entries), stop
+
+    def _between(self, base: int, shift: int, first: int, stop: int, moved: int = 0) -> Keys:
+        """Entries of one table, from its bucket `moved` on, with fingerprints of this range."""
+        begin = base + max(first >> shift, moved)
+        end = base + ((stop - 1) >> shift) + 1
+        if end <= begin:
+            return self.entries[:0]
+        while end < self.entries.size and self.entries[end]:  # the last home's run goes on
+            end += 1
+        entries = self.entries[begin:end]
+        orders = entries >> kernels.S32
+        chosen: Keys = entries[(entries != 0) & (orders >= first) & (orders < stop)]
+        return chosen
+
     def _begin(self) -> None:
         """A second table, twice as large, to which everything is to move."""
         self.where[2:5] = self.where[0], self.where[1], 0
@@ -158,19 +202,22 @@ class Index:
         entries = np.concatenate(taken)
         entries = entries[entries != 0]
         assert entries.size == self.used, f"{entries.size} entries, {self.used} counted"
-        low = entries & np.uint64(0xFFFFFFFF)
-        number = (low & kernels.NUMBER).astype(np.int64) - 1
-        is_cold = low >= kernels.COLD
-        rows = np.where(is_cold, -2 - number, number)
+        rows = _rows_of(entries)
         keys = np.where(
-            is_cold,
-            self.cold[np.where(is_cold, number, 0), 0],
-            self.records[np.where(is_cold, 0, number), 0],
+            rows < 0,
+            self.cold[np.where(rows < 0, -2 - rows, 0), 0],
+            self.records[np.where(rows < 0, 0, rows), 0],
         )
         keys.flags.writeable = False
         found, absent, _ = self.find(keys)
         assert absent == 0, f"{absent} stored keys cannot be found"
         assert np.array_equal(found, rows), "keys lead to other rows"
+
+
+def _rows_of(entries: Keys) -> Rows:
+    """What a look-up says of entries, none of them empty."""
+    number = (entries & kernels.NUMBER).astype(np.int64) - 1
+    return np.where(entries & kernels.COLD, -2 - number, number)
 
 
 def _bits_for(keys: int) -> int:

@@ -18,12 +18,11 @@ from kv.kernels.jit import frozen
 from kv.kernels.records import VERSION, begin
 from kv.store import arena
 from kv.store.cold import ColdTier
-from kv.store.index import MOST_ROWS, RECORD_BYTES, Index
+from kv.store.index import MOST_ROWS, ORDERS, RECORD_BYTES, Index
 from kv.store.numbers import Numbers
 
 log = logging.getLogger(__name__)
 
-ON_DISK = 1 << 40  # scans count records on disk from here on
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
@@ -107,27 +106,39 @@ class RowSpace:
         return rows
 
     def scan(self, start: int, count: int) -> tuple[Keys, NDArray[Any], Rows, int]:
-        """The rows numbered from `start`, `count` or fewer, those on disk from ON_DISK on.
+        """Some rows, `count` or fewer, from the place `start` of a scan on.
+
+        Places are row numbers, and where rows move between memory and disk fingerprints, which stay
+        as they are (`Index.rows_from`; there, equal ones may make it more than `count`).
 
         Returns keys, rising; rows as they lie in memory, and which of them belong to the keys;
         where to go on, `end` or more when the scan is over.
         """
-        start, count, top = max(start, 0), max(count, 1), self.numbers.top
-        if self.cold is None or start < top:
-            stop = min(start + count, top)
-            keys, rows = _sorted(self.index.records, start, stop)
-            return keys, self.data, rows, stop
-        start = max(start - ON_DISK, 0)
-        stop = min(start + count, self.cold.numbers.top)
-        keys, slots = _sorted(self.cold.records, start, stop)
+        start, count = max(start, 0), max(count, 1)
+        if self.cold is not None:
+            return self._scan_tiers(start, count)
+        stop = min(start + count, self.numbers.top)
+        keys, rows = _sorted(self.index.records, start, stop)
+        return keys, self.data, rows, stop
+
+    def _scan_tiers(self, start: int, count: int) -> tuple[Keys, NDArray[Any], Rows, int]:
+        """`scan` of a space with a cold tier; the rows are copies."""
+        assert self.cold is not None
+        found, stop = self.index.rows_from(min(start, ORDERS - 1), count)
+        keys, copy = np.empty(found.size, np.uint64), np.empty((found.size, self.stride), np.uint32)
+        memory, _ = self._words()
+        hot, places = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+        keys[hot], copy[hot] = self.index.records[found[hot], 0], memory[found[hot]]
+        slots = -2 - found[places]
         words = self.cold.records.view(np.uint32)[slots, tiers.HEAD :]
-        copy = np.ascontiguousarray(words[:, : self.row_nbytes // 4]).view(self.data.dtype)
-        return keys, copy, np.arange(slots.size), stop + ON_DISK
+        keys[places], copy[places] = self.cold.records[slots, 0], words[:, : self.stride]
+        order = np.argsort(keys)
+        return keys[order], copy.view(self.data.dtype), order, stop
 
     @property
     def end(self) -> int:
         """Where a scan ends."""
-        return self.numbers.top if self.cold is None else ON_DISK + self.cold.numbers.top
+        return self.numbers.top if self.cold is None else ORDERS
 
     def cut(self, top: int) -> None:
         """Give back the memory of the rows from `top` on, all of them free."""

@@ -21,7 +21,7 @@ from kv.kernels.jit import frozen
 from kv.spec import LINE, TableSpec
 from kv.store import arena
 from kv.store.formats import format_of
-from kv.store.index import Index
+from kv.store.index import Index, Note
 from kv.store.lifecycle import Admissions, Sweep, gate_of
 from kv.store.limits import Evict, limit_of
 from kv.store.stats import StoreStats, TopKeys
@@ -179,6 +179,7 @@ class SparseStore:
         keys, grads, version = frozen(keys), frozen(grads), self.version + 1
         if rows is not None:
             self._hits += rows.size
+            records.see(self.index.records, rows, *self._note(version, shows))
             self._step(keys, rows, grads, clock, shows, version)
         elif keys.size <= self.limit.at_once:
             self._push(keys, grads, clock, shows, version)
@@ -279,8 +280,9 @@ class SparseStore:
     def items(self, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights), at most `batch` each; keys rise within a batch.
 
-        Between two batches the table may change; a key added meanwhile may come or not, and so may
-        one that is read back from disk or written there.
+        Between two batches the table may change: rows that are there throughout come once, those
+        that are added or go meanwhile may come or not. (In a table that spills, keys with equal
+        fingerprints come in one batch, even if it is then larger.)
         """
         start = 0
         while start < self.top:
@@ -289,10 +291,9 @@ class SparseStore:
                 yield keys, values
 
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
-        """The rows numbered from `start`, `count` or fewer: (keys, weights, where to go on).
+        """Rows from the place `start` on, `count` or fewer: (keys, weights, where to go on).
 
-        Rows in memory come first, then those on disk. The scan is over when the returned number is
-        not below `top`.
+        The scan begins at 0 and is over when the returned place is not below `top`.
         """
         keys, data, rows, stop = self.space.scan(start, count)
         out = np.empty((rows.size, self.dim), np.float32)
@@ -330,8 +331,8 @@ class SparseStore:
         self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
     ) -> None:
         self.limit.settle(keys.size)
-        rows, absent, on_disk = self.index.find(keys)
-        self._count(keys.size - absent, on_disk)
+        note = self._note(version, shows)
+        rows, absent, on_disk, is_noted = self._find(keys, note)
         if absent:
             self._refuse_missing(keys, rows)
             if self._gate is not None:
@@ -339,9 +340,13 @@ class SparseStore:
                 absent -= keys.size - kept.size
                 keys, grads, rows = frozen(keys[kept]), frozen(grads[kept]), rows[kept]
                 shows = shows[kept] if shows is not None else None
+        late: Rows | slice | None = None if is_noted else slice(None)  # rows to be noted yet
         if absent or on_disk:
+            late = np.flatnonzero(rows < 0) if is_noted else slice(None)
             self._bring(keys, rows, absent, on_disk, version)
         if rows.size:
+            if late is not None:
+                records.see(self.index.records, rows[late], *note)
             self._step(keys, rows, grads, clock, shows, version)
 
     def _step(
@@ -353,14 +358,27 @@ class SparseStore:
         shows: Shows | None,
         version: int,
     ) -> None:
+        """The step on rows that have been noted as seen, but for `shows`."""
         self.version = version
-        if shows is None:
-            self._see(rows, version, self._seconds(), ONE_SHOW)
-        else:
-            self._see(rows, version, self._seconds())
+        if shows is not None:
             records.add_shows(self.index.records, rows, frozen(shows))
         self.limit.touch(rows)
         self.format.update(self.data, keys, rows, grads, clock)
+
+    def _find(self, keys: Keys, note: Note) -> tuple[Rows, int, int, bool]:
+        """What the index says of `keys`, and whether `note` has been noted of the rows in memory.
+
+        That is done in passing where nothing can be refused any more: a request that raises changes
+        nothing.
+        """
+        is_noted = self.spec.missing != "error" and self.limit.has_room(keys.size)
+        rows, absent, on_disk = self.index.find(keys, note if is_noted else None)
+        self._count(keys.size - absent, on_disk)
+        return rows, absent, on_disk, is_noted
+
+    def _note(self, version: int, shows: Shows | None) -> Note:
+        """What a push notes of its rows; shows that a caller has counted come later."""
+        return version, ONE_SHOW if shows is None else 0, self._seconds(), self._rate
 
     def _bring(self, keys: Keys, rows: Rows, absent: int, on_disk: int, version: int) -> None:
         """Rows for `absent` of the keys, new, and for `on_disk` of them, read back.

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv.kernels import hash as kernels
+from kv.kernels import records
 from kv.kernels.jit import frozen
 from kv.placement import NUM_SLOTS, mix64, slot_of
 from kv.store import arena
-from kv.store.index import BEGIN, FULLEST, LEAST, RECORD_BYTES, STEP, Index
+from kv.store.index import BEGIN, FULLEST, LEAST, ORDERS, RECORD_BYTES, STEP, Index
 
 LAST = 2**64 - 1
 SEED = 3
@@ -219,6 +220,83 @@ def test_compiled_and_plain_look_up_agree(key: int) -> None:
 
     rows, expected, _ = index.find(keys)
     assert (absent, plain.tolist()) == (expected, rows.tolist()) == (1, [4, -1])
+
+
+@given(key_sets, key_sets, key_sets, st.sampled_from([0, 7]), st.sampled_from([0.0, 0.01]))
+def test_a_look_up_that_notes_is_a_look_up_and_then_a_note(
+    known: set[int], spilled: set[int], wanted: set[int], now: int, rate: float
+) -> None:
+    index = Index(seed=2)
+    index.cold = np.zeros((200, 5), np.uint64)
+    add(index, as_array(known | spilled), 0)
+    cold_keys = as_array(spilled)
+    rows, _, _ = index.find(cold_keys)
+    index.cold[rows, 0] = cold_keys
+    index.redirect(cold_keys, rows, -2 - rows)
+    index.records[:100, 1:] = np.arange(200).reshape(100, 2)
+    keys, expected = as_array(wanted), index.records.copy()
+    rows, *counts = index.find(keys)
+    if now:
+        records.see(expected, rows[rows >= 0], 5, 256, now, rate)
+
+    found, *noted = index.find(keys, (5, 256, now, rate))
+
+    assert noted == counts
+    np.testing.assert_array_equal(found, rows)
+    np.testing.assert_array_equal(index.records, expected)
+
+
+def test_blocks_of_a_long_look_up_are_all_found_and_noted() -> None:
+    keys = frozen(np.arange(1000, dtype=np.uint64))
+    index = Index()
+    add(index, keys[::2], 0)
+
+    rows, absent, _ = index.find(keys, (5, 256, 9, 0.0))
+
+    assert absent == 500
+    np.testing.assert_array_equal(rows[::2], np.arange(500))
+    assert (rows[1::2] == -1).all()
+    assert (index.records[:500, 1] == 5).all()
+    assert (index.records[:500, 2] == (256 << 32 | 9)).all()
+    assert not index.records[500:].any()
+
+
+@given(crowds, key_sets, st.integers(1, 7))
+def test_a_scan_in_the_order_of_fingerprints_meets_each_row_once(
+    crowd: set[int], others: set[int], count: int
+) -> None:
+    index = Index(seed=SEED)
+    keys = as_array(crowd | others)
+    add(index, keys, 0)
+    place, met = 0, list[int]()
+
+    while place < ORDERS:
+        rows, stop = index.rows_from(place, count)
+        assert stop > place
+        assert rows.size <= max(count, 8), "more only if fingerprints are equal"
+        met += rows.tolist()
+        place = stop
+
+    assert sorted(met) == list(range(keys.size))
+
+
+@pytest.mark.parametrize("batch", [200, 777])
+def test_a_scan_is_complete_while_the_index_grows(batch: int) -> None:
+    keys = frozen(np.arange(1, 60_000, dtype=np.uint64))
+    index = Index(seed=1)
+    add(index, keys[:10_000], 0)
+    place, met, growing, done = 0, list[int](), 0, 10_000
+
+    while place < ORDERS:
+        rows, place = index.rows_from(place, 500)
+        met += rows.tolist()
+        growing += index.is_growing
+        add(index, keys[done : done + batch], done)
+        done += batch
+
+    assert growing
+    assert len(set(met)) == len(met)
+    assert set(range(10_000)) <= set(met)
 
 
 @given(st.integers(0, LAST))

@@ -18,7 +18,7 @@ from kv.initializers import (
     table_seed,
 )
 from kv.kernels import rows as kernels
-from kv.kernels.jit import frozen
+from kv.kernels.jit import ahead_of, frozen
 from kv.placement import mix64
 
 LAST = 2**64 - 1
@@ -165,3 +165,11 @@ def test_values_depend_on_seed_table_key_and_column() -> None:
     assert not np.isin(initial(Uniform(), KEYS, 4, table="other"), base).any()
     np.testing.assert_array_equal(initial(Uniform(), KEYS[::-1], 4), base[::-1])
     np.testing.assert_array_equal(initial(Uniform(), KEYS, 3), base[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("floats", "rows"), [(1, 72), (16, 72), (17, 64), (49, 32), (97, 24), (1000, 24)]
+)
+def test_rows_are_asked_for_so_many_lines_ahead(floats: int, rows: int) -> None:
+    assert ahead_of(np.uint64(floats)) == rows
+    assert ahead_of.py_func(floats) == rows

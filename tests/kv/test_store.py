@@ -219,13 +219,14 @@ def test_a_full_arena_refuses_new_rows_and_keeps_the_old(monkeypatch: pytest.Mon
     assert store.capacity == 4
     store.pull(as_array({1, 2, 3}))
     kept = store.pull(as_array({1, 2, 3}))
-    version = store.version
+    version, records = store.version, store.index.records.copy()
 
     with pytest.raises(ArenaFullError, match="5 rows of 32 bytes do not fit into the 4"):
         store.push(as_array({3, 4, 5}), np.ones((3, DIM), np.float32))
 
     store.validate()
     assert (len(store), store.version) == (3, version)
+    np.testing.assert_array_equal(store.index.records, records)
     np.testing.assert_array_equal(store.pull(as_array({1, 2, 3})), kept)
     store.delete(as_array({1, 2}))
     store.pull(as_array({4, 5, 6}))  # freed rows make room

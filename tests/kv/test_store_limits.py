@@ -304,6 +304,28 @@ def test_row_numbers_are_known_until_the_generation_changes() -> None:
     assert store.locate(keys) is None, "they are on disk"
 
 
+@pytest.mark.parametrize("batch", [1, 7, 40])
+def test_a_scan_meets_each_row_once_while_rows_go_to_disk_and_come_back(batch: int) -> None:
+    store = make("spill", 4 * LIMIT)
+    push_in_fives(store, 0, 300)
+    rng, met = np.random.default_rng(batch), list[int]()
+
+    for round_, (keys, values) in enumerate(store.items(batch)):
+        assert keys.size <= batch
+        assert (np.diff(keys.astype(np.int64)) > 0).all()
+        np.testing.assert_array_equal(values, store.pull(keys, create=False))
+        met += keys.tolist()
+        store.pull(as_array(set(rng.integers(0, 300, 5).tolist())))
+        if round_ < 80:
+            push_in_fives(store, 300 + 5 * round_, 305 + 5 * round_)  # and the index grows
+
+    assert store.stats().spilled > 200
+    there = [key for key in met if key < 300]
+    assert sorted(there) == list(range(300))
+    assert len(set(met)) == len(met)
+    store.validate()
+
+
 def test_values_are_written_where_the_caller_wants_them() -> None:
     store = make()
     keys, out = as_array({3, 4}), np.empty((2, DIM), np.float32)
@@ -479,6 +501,35 @@ def test_a_push_for_keys_that_must_exist_is_refused_as_a_whole() -> None:
         store.pull(np.append(keys, np.uint64(77)))
 
     np.testing.assert_array_equal(store.pull(keys), before)
+
+
+def test_a_push_that_is_refused_leaves_no_trace_in_records() -> None:
+    store = make(missing="error", dim=2)
+    keys = as_array(range(5))
+    store.assign(keys, ones(5, 2))
+    before = store.index.records[:5].copy()
+
+    with pytest.raises(MissingKeyError, match="key 77 has no row"):
+        store.push(as_array({1, 2, 77}), ones(3, 2))
+
+    np.testing.assert_array_equal(store.index.records[:5], before)
+    store.push(keys, ones(5, 2))
+    assert (store.index.records[:5, VERSION] > before[:, VERSION]).all()
+    assert (store.index.records[:5, USE] >> HALF == 256).all()
+
+
+def test_known_and_new_rows_of_one_push_are_seen_once() -> None:
+    store = make(dim=2)
+    store.push(as_array({1, 3}), ones(2, 2))
+
+    store.push(as_array(range(5)), ones(5, 2))
+    store.push(as_array({2, 9}), ones(2, 2), shows=np.array([0.5, 3], np.float32))
+
+    keys = as_array({0, 1, 2, 3, 4, 9})
+    rows = store.locate(keys)
+    records = store.index.records[rows]
+    assert (records[:, USE] >> HALF).tolist() == [256, 512, 384, 512, 256, 768]
+    assert records[:, VERSION].tolist() == [2, 2, 3, 2, 2, 3]
 
 
 def test_the_most_used_keys_are_found_a_piece_a_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from van import lane_packets as packets
+from van.codec import decode_packed, encode
+from van.config import VanConfig
 from van.errors import CodecError
 from van.lane_packets import INLINE_PLACE, STREAMED_PLACE, PacketKind, Tables
+from van.message import Message, Meta
 from van.slabs import Place
 
+CONFIG = VanConfig()
 UINT32, UINT64 = st.integers(0, 2**32 - 3), st.integers(0, 2**64 - 1)
 PLACES = st.builds(Place, UINT32, UINT64)
 
@@ -40,6 +45,31 @@ def test_a_packet_reads_back(slabs, returns, drops, frames) -> None:
     for frame in frames:
         got, at = packets.inline(memoryview(data), at, len(frame))
         assert bytes(got) == frame
+
+
+@given(
+    st.lists(PLACES, max_size=3),
+    st.lists(UINT32, max_size=3),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.integers(1, 100),
+)
+def test_a_message_in_one_packet_reads_back_behind_any_tables(returns, drops, sizes, cut) -> None:
+    arrays = [np.arange(size, dtype=np.float32) for size in sizes]
+    message = Message(Meta(timestamp=7), arrays)
+    tables = Tables((), returns, drops)
+    data = bytes_of(packets.pack(PacketKind.MESSAGE, encode(message, CONFIG), (), tables))
+    packet = packets.unpack(data)
+
+    read, end = decode_packed(data, packet.body, packet.header_size, CONFIG)
+
+    assert end == len(data)
+    assert read.meta == message.meta
+    for got, sent in zip(read.arrays, arrays, strict=True):
+        np.testing.assert_array_equal(got, sent)
+        assert got.flags.aligned
+        assert not got.flags.writeable
+    with pytest.raises(CodecError):
+        decode_packed(data[:-cut], packet.body, packet.header_size, CONFIG)
 
 
 def test_frames_that_lie_elsewhere_are_not_put_in() -> None:
