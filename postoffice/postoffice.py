@@ -274,9 +274,9 @@ class Postoffice:
             raise UnreachablePeerError(meta.recipient, "it is not in the node table")
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
-        if peer.id not in self._connected:  # most pairs of nodes never speak
-            self.reach(peer.id)
-        if not self.van.has_room(peer.id):
+        if meta.recipient not in self._connected:  # most pairs of nodes never speak
+            self.reach(meta.recipient)
+        if not self.van.has_room(meta.recipient):
             message = self._with_room(peer, message)
         self.van.send(message)
 
