@@ -14,6 +14,7 @@ last worker's goodbye.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -217,15 +218,15 @@ class Postoffice:
         Raises:
             ClusterStoppedError: the cluster ended first.
         """
-        started, every, left = self.van.now(), self.van.reports_waits, timeout
+        started, every = self.van.now(), self.van.reports_waits
         while True:
-            turn = every if left is None or (every is not None and every < left) else left
+            left = None if timeout is None else timeout - (self.van.now() - started)
+            turn = left if every is None else min(every, math.inf if left is None else left)
             if self.van.wait(lambda: done() or self._stopped, turn):
                 if done():
                     return True
                 raise ClusterStoppedError(self._failure or "the cluster has stopped")
             waited = self.van.now() - started
-            left = None if timeout is None else timeout - waited
             if every is None or self.van.is_closed or (timeout is not None and waited >= timeout):
                 return False
             log.warning("%s has waited %.0f s for %s", self.name, waited, what())
@@ -273,10 +274,9 @@ class Postoffice:
             raise UnreachablePeerError(meta.recipient, "it is not in the node table")
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
-        node = meta.recipient
-        if node not in self._connected:  # most pairs of nodes never speak
-            self.reach(node)
-        if not self.van.has_room(node):
+        if meta.recipient not in self._connected:  # most pairs of nodes never speak
+            self.reach(meta.recipient)
+        if not self.van.has_room(meta.recipient):
             message = self._with_room(peer, message)
         self.van.send(message)
 
