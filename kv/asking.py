@@ -22,7 +22,7 @@ from kv.keylists.coding import encode
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of
 from kv.pulling import Pull
-from kv.table_protocol import TABLES_APP, Command
+from kv.table_protocol import PUSHES, TABLES_APP, Command
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from van.buffers import Buffers
@@ -199,7 +199,7 @@ class Asking:
                 places.append(len(arrays))
             arrays += entry.arrays(piece.server, part)
         body = question.body
-        if piece.is_rest and question.command is Command.PUSH:
+        if piece.is_rest and question.command in PUSHES:
             body = {**(body or {}), "rest": True}
         key_list = 0
         if question.signature and places:

@@ -81,6 +81,21 @@ class LocalSparseTable:
         """
         return self._owner.push_prepared([self.prepared(keys, grads)], weight)
 
+    def push_pull(
+        self,
+        keys: ArrayLike,
+        grads: ArrayLike,
+        *,
+        out: NDArray[np.float32] | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
+        """`push`, and what a `pull` right after it returns; errors as theirs."""
+        if out is not None:  # before anything is pushed
+            checked_out(out, (prepare(keys, self.name).size, self.dim), self.name)
+        self.push(keys, grads, weight=weight)
+        return self.pull(keys, out=out)
+
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts.
 
@@ -163,6 +178,20 @@ class LocalDenseTable:
             ValueShapeError, NonFiniteError: it has another shape, or NaN or infinity in it.
         """
         return self._owner.push_prepared([self.prepared(grad)], weight)
+
+    def push_pull(
+        self,
+        grad: ArrayLike,
+        *,
+        out: NDArray[np.float32] | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
+        """`push`, and what a `pull` right after it returns; errors as theirs."""
+        if out is not None:  # before anything is pushed
+            checked_out(out, self.shape, self.name)
+        self.push(grad, weight=weight)
+        return self.pull(out=out)
 
     def stats(self) -> list[dict[str, Any]]:
         """What a cluster's servers would say, one of them; see `Engine.stats`."""

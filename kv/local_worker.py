@@ -75,6 +75,13 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 prepared.append(_dense(write[0]).prepared(write[1]))
         return self.push_prepared(prepared, weight)
 
+    def push_pull_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> list[NDArray[np.float32]]:
+        """`push_many` and then `pull_many` of the same."""
+        self.push_many(writes, weight=weight)
+        return self.pull_many([write[:-1] if len(write) == 3 else write[0] for write in writes])
+
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the learning rate of the table's optimiser is `lr`.
 

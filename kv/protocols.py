@@ -60,6 +60,17 @@ class SparseTable(Protocol):
         `weight`, finite and 0 or more, is what the push counts where pushes are averaged by weight.
         """
 
+    def push_pull(
+        self,
+        keys: ArrayLike,
+        grads: ArrayLike,
+        *,
+        out: NDArray[np.float32] | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
+        """`push`, and what a `pull` right after it returns, in one request."""
+
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
 
@@ -93,6 +104,16 @@ class DenseTable(Protocol):
 
     def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
         """Give the gradient of the whole array."""
+
+    def push_pull(
+        self,
+        grad: ArrayLike,
+        *,
+        out: NDArray[np.float32] | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> NDArray[np.float32]:
+        """`push`, and what a `pull` right after it returns, in one request."""
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset."""
@@ -174,6 +195,11 @@ class Worker(Protocol):
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
     ) -> Request:
         """Push to many tables in one request per server."""
+
+    def push_pull_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> list[NDArray[np.float32]]:
+        """`push_many` and then `pull_many` of the same, in one request per server."""
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the learning rate of the table's optimiser is `lr`."""

@@ -29,7 +29,7 @@ from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
 from kv.settings import GREATEST
 from kv.spec import TableSpec
-from kv.table_protocol import TABLES_APP, Command
+from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import (
     Keys,
     RemoteDenseTable,
@@ -206,23 +206,51 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
     ) -> Request:
         """Push to many tables in one request per server. The caller's arrays may change after."""
+        return self._start_push(_wanted_by(writes), writes, weight, priority)
+
+    def push_pull_many(
+        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+    ) -> list[Values]:
+        """`push_many` and then `pull_many` of the same, in one request per server."""
+        return self.push_pull_wanted(_wanted_by(writes), writes, weight, priority)
+
+    def push_pull_wanted(
+        self, wanted: Sequence[Wanted], writes: Sequence[Write], weight: float, priority: int
+    ) -> list[Values]:
+        """What tables call: write, and read what they have prepared."""
+        pull = Pull([self._read(read) for read in wanted])
+        request = self._start_push(wanted, writes, weight, priority, pull)
+        try:
+            self._customer.wait(request)
+        except BaseException:
+            self._customer.forget(request)
+            raise
+        return pull.results()
+
+    def _start_push(
+        self,
+        wanted: Sequence[Wanted],
+        writes: Sequence[Write],
+        weight: float,
+        priority: int,
+        pull: Pull | None = None,
+    ) -> Request:
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
-        wanted = [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
         entries = [
             self._write(read, read.values_of(write[-1]), "gradients")
             for read, write in zip(wanted, writes, strict=True)
         ]
         question = Question(
-            Command.PUSH,
-            Flag.PUSH,
+            Command.PUSH if pull is None else Command.PUSH_PULL,
+            Flag.PUSH if pull is None else Flag.PUSH | Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
             None if weight == 1.0 else {"weight": float(weight)},
             priority,
             self._signature_to_send(wanted),
         )
-        return self._ask(question, entries, writes=entries)
+        return self._ask(question, entries, pull, writes=entries)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist
@@ -293,7 +321,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)  # nobody will answer it
             raise
-        if self._has_rounds and question.command is Command.PUSH and asking.is_named:
+        if self._has_rounds and question.command in PUSHES and asking.is_named:
             under_way = [push for push in self._named if not self._customer.is_done(push)]
             self._named = [*under_way, request]
         return request
@@ -443,3 +471,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def __repr__(self) -> str:
         return f"<RemoteWorker {self.office!r} step={self._steps}>"
+
+
+def _wanted_by(writes: Sequence[Write]) -> list[Wanted]:
+    return [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]

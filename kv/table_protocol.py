@@ -1,17 +1,20 @@
 """What workers and servers say to each other about tables, above the message header.
 
-    command  arrays, per table            body                  answer
-    DEFINE   -                            definition            -
-    PULL     keys                         create                values per table
-    PUSH     keys, gradients              weight, rest          -
-    STEP     -                            clock                 -
-    FINISH   -                            -                     -
-    ASSIGN   keys, values                 -                     -
-    DELETE   keys                         -                     count in body
-    SIZE     -                            -                     count in body
-    SCAN     -                            start, count          keys, values; next in body
-    SET_LR   -                            lr                    -
-    STATS    -                            -                     what `Engine.stats` says, in body
+    command    arrays, per table          body                  answer
+    DEFINE     -                          definition            -
+    PULL       keys                       create                values per table
+    PUSH       keys, gradients            weight, rest          -
+    PUSH_PULL  keys, gradients            weight, rest          values per table
+    STEP       -                          clock                 -
+    FINISH     -                          -                     -
+    ASSIGN     keys, values               -                     -
+    DELETE     keys                       -                     count in body
+    SIZE       -                          -                     count in body
+    SCAN       -                          start, count          keys, values; next in body
+    SET_LR     -                          lr                    -
+    STATS      -                          -                     what `Engine.stats` says, in body
+
+PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
 
 `meta.clocks` names the tables, in the order of the arrays, with the worker's step; an answer has
 the tables' clocks there.
@@ -52,10 +55,15 @@ class Command(IntEnum):
     SCAN = 9
     SET_LR = 10
     STATS = 11
+    PUSH_PULL = 12
 
 
-WITH_VALUES = (Command.PUSH, Command.ASSIGN)
+WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)
 """Commands whose arrays are keys and values; those of the others are keys alone."""
+
+
+PUSHES = (Command.PUSH, Command.PUSH_PULL)
+"""Commands that count as a push of the worker's step."""
 
 
 def table_id(name: str) -> int:

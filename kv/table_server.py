@@ -31,7 +31,7 @@ from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
-from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, table_id
+from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, key_places, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -46,10 +46,11 @@ LONG = 1 << 62
 POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 SETTLING = "rounds"  # the lane of what closes rounds
 
-_WITH_KEYS = (Command.PULL, Command.PUSH, Command.ASSIGN, Command.DELETE)
+_WITH_KEYS = (Command.PULL, Command.PUSH, Command.PUSH_PULL, Command.ASSIGN, Command.DELETE)
 Answering = Turns[Message | None]
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
 _VALUED = frozenset(map(int, WITH_VALUES))
+_CREATING = {"create": True}  # nobody changes it
 _NO_BODY: dict[str, Any] = {}
 
 
@@ -99,6 +100,7 @@ class TableServer:
             Command.DEFINE: self._define,
             Command.PULL: self._pull,
             Command.PUSH: self._push,
+            Command.PUSH_PULL: self._push_pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
             Command.ASSIGN: self._assign,
@@ -111,6 +113,7 @@ class TableServer:
         self._at_once: dict[int, Callable[[Message, int, Table, int], Message | None]] = {
             Command.PULL: self._pull_at_once,
             Command.PUSH: self._push_at_once,
+            Command.PUSH_PULL: self._push_pull_at_once,
         }
         Customer(TABLES_APP, 0, office, self._receive)
         office.queries.offer("tables", self._facts)
@@ -351,6 +354,15 @@ class TableServer:
             return None
         return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)))
 
+    def _push_pull_at_once(
+        self, message: Message, number: int, table: Table, step: int
+    ) -> Message | None:
+        """The answer to a push and a pull; where the pull has to wait, that alone is left of it."""
+        if self._push_at_once(message, number, table, step) is None:
+            return None
+        _leave_pull(message, [False])
+        return self._pull_at_once(message, number, table, step)
+
     def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
         """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
         if shape[0] * shape[1] < POOLED:
@@ -392,6 +404,11 @@ class TableServer:
             bool(body.get("rest", False)),
         )
         return Message(answer_to(meta, clocks=_clocks(tables)))
+
+    def _push_pull(self, message: Message) -> Answering:
+        yield from self._push(message)
+        _leave_pull(message, [table.is_dense for _, table, _ in self._of(message.meta)])
+        return (yield from self._pull(message))
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
@@ -443,6 +460,13 @@ class TableServer:
 def _clocks(tables: Sequence[tuple[int, Table, int]]) -> tuple[tuple[int, int, tuple[()]], ...]:
     """The tables' clocks, for an answer."""
     return tuple((table.id, table.mode.clock, ()) for _, table, _ in tables)
+
+
+def _leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
+    """Make a pull of a push and pull whose push is done."""
+    places = key_places(is_dense, has_values=True)
+    message.arrays = [message.arrays[place] for place in places]
+    message.meta.cmd, message.meta.body = Command.PULL, _CREATING
 
 
 def _writes(message: Message, tables: Sequence[tuple[int, Table, int]]) -> list[Write]:

@@ -18,7 +18,7 @@ from kv.dense import shares_of
 from kv.errors import KVError
 from kv.kernels.jit import frozen
 from kv.keylist import KeyList, as_values, checked_out
-from kv.protocols import Read, Request
+from kv.protocols import Read, Request, Write
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
 from postoffice.node import Role
@@ -97,6 +97,24 @@ class RemoteSparseTable(Table):
         """
         return self.worker.push_many([(self, keys, grads)], weight=weight, priority=priority)
 
+    def push_pull(
+        self,
+        keys: ArrayLike,
+        grads: ArrayLike,
+        *,
+        out: Values | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> Values:
+        """`push`, and what a `pull` right after it returns, in one request.
+
+        Raises:
+            as `push` and `pull` do.
+        """
+        wanted = wanted_of((self, keys), out)
+        writes: list[Write] = [(self, keys, grads)]
+        return self.worker.push_pull_wanted([wanted], writes, weight, priority)[0]
+
     def assign(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Set rows outright, optimiser state reset; of a repeated key the last value counts."""
         wanted = wanted_of((self, keys))
@@ -158,6 +176,18 @@ class RemoteDenseTable(Table):
     def push(self, grad: ArrayLike, *, weight: float = 1.0, priority: int = 0) -> Request:
         """Give the gradient of the whole array; errors as for a sparse table."""
         return self.worker.push_many([(self, grad)], weight=weight, priority=priority)
+
+    def push_pull(
+        self,
+        grad: ArrayLike,
+        *,
+        out: Values | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> Values:
+        """`push`, and what a `pull` right after it returns, in one request."""
+        wanted, writes = wanted_of(self, out), [(self, grad)]
+        return self.worker.push_pull_wanted([wanted], writes, weight, priority)[0]
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset."""

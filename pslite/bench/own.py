@@ -147,9 +147,7 @@ class Peer:
         self.worker.wait(self.table.push(keys, grads))
 
     def push_pull(self, keys: NDArray[np.uint64], grads: NDArray[np.float32]) -> None:
-        request = self.table.push(keys, grads)
-        self.table.pull(keys)
-        self.worker.wait(request)
+        self.table.push_pull(keys, grads)
 
     def prepare_dense(self, nbytes: int) -> None:
         """A dense table of `nbytes`, and an array to push."""

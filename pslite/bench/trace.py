@@ -41,6 +41,7 @@ WORKER = {
     "rest": [
         "kv.remote_worker:RemoteWorker.pull_wanted",
         "kv.remote_worker:RemoteWorker.push_many",
+        "kv.remote_worker:RemoteWorker.push_pull_wanted",
         "kv.remote_worker:RemoteWorker.wait",
     ],
 }
