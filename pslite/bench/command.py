@@ -87,6 +87,8 @@ def _measured(request: Request) -> Results:
     folder = request.peers or default_folder()
     if folder is None:
         print("pslite: no peers: --peers FOLDER names some", file=sys.stderr)
+    names = [file.name for file in peer_files(folder)]
+    refuse_unknown("--without", request.without, names)  # before kernels are compiled
     _compile_kernels(os.environ)
     options = Options(sizes=sizes, peers=folder, without=request.without)
     return run(options, Progress(sys.stderr), chosen)
