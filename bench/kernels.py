@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from formulas import FORMULAS, Formula, adagrad
 
 from kv.kernels import merge, rows, slots
 from kv.kernels.jit import frozen
 from kv.kernels.updates import update_of
-from kv.optimizers import Adagrad, RMSprop
+from kv.optimizers import Adagrad, Optimizer, RMSprop, by_name
 from kv.placement import SlotMap, slot_of
 from kv.spec import TableSpec
 from kv.store import arena
 from kv.store.formats import format_of
 from kv.store.index import Index
 from kv.store.sparse import stride_of
+from pslite.bench.formulas import FORMULAS
 
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 
@@ -102,22 +102,22 @@ def row_cases(rng: np.random.Generator, count: int, size: int, dim: int) -> Iter
 
 def update_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> Iterator[Case]:
     """One optimiser step on scattered rows, and the same with fancy indexing."""
-
-    def in_numpy(formula: Formula, data: np.ndarray, floats: int) -> None:
-        part = data[chosen, :floats]
-        formula(part[:, :dim], part[:, dim:], grads)
-        data[chosen, :floats] = part
-
-    for optimizer, formula in FORMULAS:
-        floats = dim + optimizer.state_floats(dim)
-        data = filled(size, floats)
+    for name, formula in FORMULAS.items():
+        optimizer = optimizer_called(name)
         update = update_of(optimizer)
-        momentum = " with momentum" if optimizer == RMSprop(momentum=0.9) else ""
+        data = filled(size, dim + optimizer.state_floats(dim))
+        weights, steps = filled(size, dim)[:, :dim], filled(size, 1)
+        state = [filled(size, dim)[:, :dim] for _ in range(formula.arrays)]
         yield (
-            f"{optimizer.name}{momentum} step",
+            f"{name.replace('_', ' ')} step",
             lambda u=update, d=data: u(d, dim, chosen, grads, 0),
-            lambda f=formula, d=data, n=floats: in_numpy(f, d, n),
+            lambda f=formula, w=weights, s=state, n=steps: f.step(w, s, n, chosen, grads),
         )
+
+
+def optimizer_called(name: str) -> Optimizer:
+    """The optimiser of a formula in NumPy."""
+    return RMSprop(momentum=0.9) if name == "rmsprop_momentum" else by_name(name)
 
 
 def half_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> Iterator[Case]:
@@ -126,11 +126,13 @@ def half_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> It
     data, keys = filled(size, rows.floats), frozen(np.arange(chosen.size, dtype=np.uint64))
     halves = data.view(np.float16)
     out = np.empty((chosen.size, dim), np.float32)
+    rate, eps = np.float32(0.01), np.float32(1e-8)
 
     def in_numpy() -> None:
         weights = halves[chosen, :dim].astype(np.float32)
         state = data[chosen, rows.state_at : rows.floats]
-        adagrad(weights, state, grads)
+        state += grads * grads
+        weights -= rate * grads / (np.sqrt(state) + eps)
         data[chosen, rows.state_at : rows.floats] = state
         halves[chosen, :dim] = weights
 

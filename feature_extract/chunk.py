@@ -76,7 +76,7 @@ def renumber(codes: NDArray[np.int32], texts: pa.StringArray) -> Encoded:
 
 def integers(array: pa.Array) -> NDArray[np.int32]:
     """An int32 Arrow array without nulls as NumPy array, without a copy."""
-    return array.to_numpy(zero_copy_only=True)  # type: ignore[no-any-return]
+    return array.to_numpy(zero_copy_only=True)  # type: ignore[no-any-return]  # pyarrow is untyped
 
 
 def matches(texts: pa.StringArray, pattern: str) -> NDArray[np.int64]:

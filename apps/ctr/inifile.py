@@ -94,7 +94,7 @@ def read_section(
         ConfigError: a value that cannot be read or is not allowed, or an unknown key of `origin`.
     """
     hints = typing.get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
     found: dict[str, Any] = {}
     for key, text in values.items():
         where = origin.get(key, file)

@@ -59,11 +59,11 @@ def _write_files(
     aside: Path, snapshot: Snapshot, conf: ModelConfig, schema: Schema, seed: int
 ) -> None:
     aside.mkdir(parents=True)
-    np.savez(aside / "dense.npz", **snapshot.dense)  # type: ignore[arg-type]
+    np.savez(aside / "dense.npz", **snapshot.dense)  # type: ignore[arg-type]  # names, no option
     for number, start in enumerate(range(0, len(snapshot.keys), ROWS_A_FILE)):
         part = slice(start, start + ROWS_A_FILE)
         rows = {"keys": snapshot.keys[part], "rows": snapshot.embeddings[part]}
-        np.savez(aside / f"embedding-{number:05d}.npz", **rows)  # type: ignore[arg-type]
+        np.savez(aside / f"embedding-{number:05d}.npz", **rows)  # type: ignore[arg-type]  # names, no option
     manifest = {
         "format": FORMAT,
         "seed": seed,

@@ -84,8 +84,11 @@ class Mode(ABC):
         """
 
     def total(self, due: Due) -> Update:
-        """The update of something due. May take long, and needs nothing of this object."""
-        raise NotImplementedError(f"mode {self.name} is never due")
+        """The update of something due. May take long, and needs nothing of this object.
+
+        A mode that holds nothing back, so that nothing is ever due, does without.
+        """
+        raise AssertionError(f"mode {self.name} holds nothing back")
 
     def settled(self) -> None:
         """What was due has been applied: the clock moves on, and pulls may be answered."""

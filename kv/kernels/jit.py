@@ -107,7 +107,7 @@ def float_of(bits: Any) -> Any:
 @overload(bits_of)
 def _compiled_bits_of(value: Any) -> Any:
     def cast(value: Any) -> Any:
-        return _bitcast(np.float32(value), np.uint32)  # type: ignore[call-arg]
+        return _bitcast(np.float32(value), np.uint32)  # type: ignore[call-arg]  # as above
 
     return cast
 

@@ -77,6 +77,12 @@ def rmsprop(w: Floats, state: list[Floats], steps: Floats, rows: Rows, g: Floats
     w[rows] -= RATE * g / (np.sqrt(square) + EPS)
 
 
+def rmsprop_momentum(w: Floats, state: list[Floats], steps: Floats, rows: Rows, g: Floats) -> None:
+    state[0][rows] = square = BETA2 * state[0][rows] + (f(1) - BETA2) * g * g
+    state[1][rows] = velocity = BETA1 * state[1][rows] + g / (np.sqrt(square) + EPS)
+    w[rows] -= RATE * velocity
+
+
 def adadelta(w: Floats, state: list[Floats], steps: Floats, rows: Rows, g: Floats) -> None:
     state[0][rows] = square = BETA1 * state[0][rows] + (f(1) - BETA1) * g * g
     past = state[1][rows]
@@ -104,6 +110,7 @@ FORMULAS: Mapping[str, Formula] = {
     "adam": Formula(adam, 2),
     "adamw": Formula(adamw, 2),
     "rmsprop": Formula(rmsprop, 1),
+    "rmsprop_momentum": Formula(rmsprop_momentum, 2),  # no name of its own among optimisers
     "adadelta": Formula(adadelta, 2),
     "ftrl": Formula(ftrl, 2),
 }

@@ -5,9 +5,7 @@ Classes for `pslite.bench.driver`, each with its arrays; nothing here sends anyt
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +41,7 @@ class StoreParts:
         self.store = SparseStore(spec)
         for start in range(0, rows, ROWS):
             self.store.create(keys_at(np.arange(start, min(start + ROWS, rows))))
-        self._update = bound_update(spec.optimizer)
+        self._update = update_of(spec.optimizer)
 
     def keys(self, positions: NDArray[np.int64]) -> tuple[Any, Any, Any]:
         """Keys, their rows, and memory for their values."""
@@ -58,7 +56,7 @@ class StoreParts:
         row_kernels.gather(self.store.data, request[1], request[2])
 
     def update(self, request: tuple[Any, Any, Any], grads: Floats) -> None:
-        self._update(self.store.data, self.store.dim, request[1], grads)
+        self._update(self.store.data, self.store.dim, request[1], grads, 0)
 
 
 class Lookups:
@@ -102,7 +100,7 @@ class Optimisers:
         self.rows = rng.permutation(RESIDENT)[:ROWS]
         self.grads = frozen(rng.standard_normal((ROWS, dim), np.float32))
         optimizer = by_name(name)
-        self._dim, self._update = dim, bound_update(optimizer)
+        self._dim, self._update = dim, update_of(optimizer)
         self._data = _filled(stride_of(dim + optimizer.state_floats(dim)))
         self._weights = _filled(dim)
         self._state = [_filled(dim) for _ in range(FORMULAS[name].arrays)]
@@ -110,18 +108,10 @@ class Optimisers:
         self._formula: Callable[..., None] = FORMULAS[name].step
 
     def ours(self) -> None:
-        self._update(self._data, self._dim, self.rows, self.grads)
+        self._update(self._data, self._dim, self.rows, self.grads, 0)
 
     def numpy(self) -> None:
         self._formula(self._weights, self._state, self._steps, self.rows, self.grads)
-
-
-def bound_update(optimizer: Optimizer) -> Callable[..., None]:
-    """A step (data, dim, rows, grads); where steps know a clock, at the first one."""
-    update: Callable[..., None] = update_of(optimizer)
-    if "clock" in inspect.signature(update).parameters:
-        return partial(update, clock=0)
-    return update
 
 
 def compared_optimisers() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -166,14 +166,20 @@ def test_a_short_request_waits_for_a_chunk_of_a_long_one_at_most(
         assert chunks.acquire(timeout=LIMIT)
         push(keys, *args)
 
+    queued = threading.Event()
+
+    class Queue(deque[threading.Lock]):
+        def append(self, turn: threading.Lock) -> None:
+            super().append(turn)
+            queued.set()
+
+    part.lock._turns = Queue()
     part.store.push = held  # type: ignore[method-assign]
     long = served.push(A)
     assert served.arrived.wait(LIMIT)
     short = threading.Thread(target=served.pull, args=(B,))
     short.start()
-    waiting = time.monotonic()
-    while not part.lock.waiting and time.monotonic() < waiting + LIMIT:
-        time.sleep(0)
+    assert queued.wait(LIMIT)
 
     chunks.release()
 

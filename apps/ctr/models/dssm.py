@@ -36,7 +36,7 @@ class DSSM(Network):
     def initializers(self) -> Mapping[str, Initializer]:
         return linear_initializers(self)
 
-    def forward(  # type: ignore[override]
+    def forward(  # type: ignore[override]  # torch takes anything
         self, user: torch.Tensor, ad: torch.Tensor
     ) -> torch.Tensor:
         product: torch.Tensor = self.user(user) * self.ad(ad)

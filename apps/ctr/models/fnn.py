@@ -27,6 +27,6 @@ class FNN(Network):
     def initializers(self) -> Mapping[str, Initializer]:
         return linear_initializers(self)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch: any
         out: torch.Tensor = self.head(x)
         return out
