@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
@@ -235,8 +237,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         priority: int,
         pull: Pull | None = None,
     ) -> Request:
-        if not 0 <= weight <= GREATEST:
-            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
+        if not isinstance(weight, (int, float, np.number)) or not 0 <= weight <= GREATEST:
+            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight!r}")
         entries = [
             self._write(read, read.values_of(write[-1]), "gradients")
             for read, write in zip(wanted, writes, strict=True)

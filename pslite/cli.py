@@ -194,7 +194,7 @@ def config(ini: Path, overrides: tuple[str, ...], verbose: int) -> None:
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="About a minute: 3 rounds, fewer sizes.")
+@click.option("--quick", is_flag=True, help="Some minutes: 3 rounds, fewer sizes.")
 @click.option("--large", is_flag=True, help="Also tables of 50 and 100 million rows.")
 @click.option(
     "--only", metavar="NAME", multiple=True, help="Only this workload; may be repeated. See --list."

@@ -226,9 +226,12 @@ class ZmqSockets:
         """A way to the node at `address`, whether it listens already or not.
 
         Raises:
-            AddressError: no address.
+            AddressError: no address, or no descriptor left for a socket.
         """
-        dealer = self._context.socket(zmq.DEALER)
+        try:
+            dealer = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise AddressError(address, f"cannot make a socket for it: {error.strerror}") from None
         dealer.setsockopt(zmq.SNDHWM, self._config.backlog)
         dealer.setsockopt(zmq.RECONNECT_IVL, 20)
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
