@@ -25,13 +25,13 @@ from van.codec import (
     Descriptor,
     Frame,
     decode_array,
-    decode_header,
     decode_joined,
     is_joined,
 )
 from van.config import VanConfig
 from van.drops import Drops
 from van.errors import AddressError, CodecError
+from van.headers import HeaderReader
 from van.message import Message
 from van.outgoing import Outgoing, Parcel
 from van.poller import Poller
@@ -196,6 +196,7 @@ class ZmqSockets:
         self._monitor = self._router.get_monitor_socket(_CONNECTION_EVENTS)
         self._monitor_fd = self._monitor.getsockopt(_FD)
         self._reassembler = Reassembler(config)
+        self._read_header = HeaderReader(config).read
         self._owns_frames = True  # those that come from other processes are nobody else's
         self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
         # ZeroMQ signals only that something has changed: after a signal its sockets are asked
@@ -289,8 +290,8 @@ class ZmqSockets:
             header = router.recv(_DONTWAIT)
             more = router.getsockopt(_MORE)
             if not more and is_joined(header):
-                return decode_joined(header, self._config)
-            meta, descriptors = decode_header(header, self._config)
+                return decode_joined(header, self._read_header)
+            meta, descriptors = self._read_header(header)
             arrays = []
             for descriptor in descriptors:
                 if not more:
