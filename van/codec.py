@@ -122,7 +122,7 @@ def encode(message: Message, config: VanConfig) -> list[Frame]:
 
 def _packed(fields: tuple[Any, ...]) -> bytes:
     try:
-        packed: bytes = msgpack.packb(fields)
+        packed: bytes = msgpack.Packer().pack(fields)  # `packb` is a Python function around it
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CodecError(f"a header cannot hold what is in it: {error}") from None
     return packed

@@ -66,7 +66,7 @@ class HeaderReader:
                 if end is not None and middle is not None:
                     fields, body, descriptors = end
                     body = None if body is None else body.copy()
-                    return Meta(*(start + middle + fields), body), descriptors
+                    return Meta(*(*start, *middle, *fields, body)), descriptors
         return self._read_whole(header)
 
     def _read_whole(self, header: bytes) -> tuple[Meta, Sequence[Descriptor]]:

@@ -31,6 +31,7 @@ from van.slabs import Place
 
 _ANCILLARY = socket.CMSG_SPACE(MOST_SLABS * struct.calcsize("i"))
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CUT_DATA, _CUT_RIGHTS = int(socket.MSG_TRUNC), int(socket.MSG_CTRUNC)  # flags of `socket` are slow
 _LONGEST_ADDRESS = 1024
 _MOST_ATTACHED = 1024  # slabs of one peer: growing as they do, no honest one has so many
 
@@ -94,9 +95,9 @@ class LaneReceiver:
             raise ConnectionEndedError("") from error
         descriptors = _received(ancillary) if ancillary else []
         try:
-            if flags & socket.MSG_TRUNC:
+            if flags & _CUT_DATA:
                 raise ConnectionEndedError("a packet that is too large")
-            if flags & socket.MSG_CTRUNC:
+            if flags & _CUT_RIGHTS:
                 raise ConnectionEndedError(
                     "its shared memory needs more descriptors than this process may still open; "
                     "see ulimit -n"
@@ -209,7 +210,7 @@ class LaneReceiver:
             raise ConnectionEndedError("") from error
         for fd in _received(ancillary):
             os.close(fd)
-        if not count or flags & socket.MSG_TRUNC or ancillary:
+        if not count or flags & _CUT_DATA or ancillary:
             raise ConnectionEndedError("a part that is too large" if count else "")
         if count < target.nbytes:
             reading.targets[0] = target[count:]
