@@ -108,12 +108,16 @@ class Lines:
 
 
 def cut_in_pieces(
-    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int]
+    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int], least: int
 ) -> Sequence[Piece]:
-    """`pieces_of` the cuts; those of a request in one message are made once for all of its size."""
+    """`pieces_of` the cuts; those of a request in one message are made once for all of its size.
+
+    Args:
+        limit_of: bytes of rows in a piece to a server; `least` or more.
+    """
     if servers == 1 and len(cuts) == 1:
         rows = cuts[0].bounds[1]
-        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * limit_of(0):
+        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * least:
             return _whole(rows)
     return pieces_of(cuts, servers, limit_of)
 

@@ -306,7 +306,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             raise KVError("this worker is closed")
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
-        pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
+        least = PIECE if self._piece is None else self._piece
+        pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to, least)
         if writes:
             pack(writes, pieces, lines.empty)
         asking = Asking(question, entries, pieces, lines, pull)

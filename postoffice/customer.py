@@ -171,8 +171,9 @@ class Customer:
 
     def _close(self, request: _Request) -> None:
         self._open.pop(request.first, None)
-        for timestamp in range(request.first + 1, request.first + request.parts):
-            self._open.pop(timestamp, None)
+        if request.parts > 1:
+            for timestamp in range(request.first + 1, request.first + request.parts):
+                self._open.pop(timestamp, None)
 
     @property
     def oldest(self) -> int:
@@ -265,8 +266,9 @@ class Customer:
                 f"request {timestamp} of app {self.app} has no answer from {names} "
                 f"after {timeout} s"
             )
-        with self._lock:
-            self._note_end(request)
+        if timestamp in self._requests:  # most were forgotten when they were done
+            with self._lock:
+                self._note_end(request)
         if request.error is not None:
             raise request.error
         return request.result

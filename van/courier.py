@@ -61,6 +61,7 @@ class ZmqVan:
         if context is None:
             context = self._owned_context = zmq.Context()
         self._ends = Endpoints(context, self.config, peer_user)
+        self._refused = self._ends.refused
         self._outbox: deque[Parcel] = deque()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -240,8 +241,8 @@ class ZmqVan:
             left -= 1
             if not left or done():
                 break
-        while ends.refused:
-            self.on_refused(ends.refused.pop())
+        while self._refused:
+            self.on_refused(self._refused.pop())
         if self._outbox:
             self._flush()
         if self._waiting > 1 or self._leader_is_background:

@@ -181,6 +181,8 @@ class LaneReceiver:
                 targets.append(raw.data)
             else:
                 arrays.append(decode_array(self._shared(place, descriptor[2]), descriptor))
+        if not targets:
+            return Message(meta, arrays)
         targets = deque(target for target in targets if target.nbytes)
         if not targets:
             return _message(meta, arrays, descriptors)
