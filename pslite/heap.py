@@ -2,8 +2,8 @@
 
 ZeroMQ takes the memory of each large message from the C library and gives it back when the message
 is dropped. By default the GNU C library then returns what is free at a heap's end to the system, so
-that every request is received into fresh pages, a page fault for each 4 KiB: a tenth to a fifth of the
-processor time that a server spent on a push of 100 000 keys over tcp.
+that every request is received into fresh pages, a page fault for each 4 KiB: a tenth to a fifth of
+the processor time that a server spent on a push of 100 000 keys over tcp.
 """
 
 from __future__ import annotations
