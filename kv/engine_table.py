@@ -210,14 +210,14 @@ class KeyedTable(Table):
             return None
         part = piece.part
         with part.lock:
-            rows = piece.rows(update.keys)
-            if self.spec.missing == "error" and rows is None:
-                part.refuse_missing(update.keys)
+            if self.spec.missing == "error":
+                if piece.rows(update.keys) is None:
+                    part.refuse_missing(update.keys)
             elif not self.mode.holds and not part.has_room(update.keys.size):
                 return None
             (due,), clocks = note()
             for step in due:
-                part.store.push(step.keys, step.grads, step.clock, rows)
+                piece.push(step.keys, step.grads, step.clock)
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:

@@ -15,6 +15,7 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
+from pslite.heap import keep_freed_memory
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
 from van.courier import ZmqVan
@@ -118,6 +119,7 @@ def _run_server(settings: NodeSettings) -> None:
 
     job = settings.job
     sys.setswitchinterval(SWITCH)
+    keep_freed_memory()
     office = make_office(settings)
     failure: str | None = None
     try:

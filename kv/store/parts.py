@@ -114,22 +114,39 @@ class Piece:
     def rows(self, keys: Keys, start: int = 0) -> Places | None:
         """Row numbers of `keys`, which begin at `start` of this piece, if they are known.
 
-        The part's lock is held.
+        A piece that learns looks for those it does not know. The part's lock is held.
         """
         if self._rows is None:
             return None
-        store = self.part.store
-        if self._generation != store.generation:
-            self._generation = store.generation
-            self._rows.clear()
-        chunk = start, keys.size
-        rows = self._rows.get(chunk)
+        rows = self._known(keys, start)
         if rows is None:
-            rows = store.locate(keys)
+            rows = self.part.store.locate(keys)
             if rows is not None:
-                self._rows[chunk] = rows
-        else:
-            self._has_come_again = True
+                self._rows[start, keys.size] = rows
+        return rows
+
+    def push(self, keys: Keys, grads: Values, clock: int, start: int = 0) -> None:
+        """One optimiser step on `keys`, which begin at `start` of this piece; the lock is held.
+
+        What is to be learned comes from the push itself: its look-up notes versions and times in
+        passing, which on rows that were located before would be a pass of its own.
+        """
+        store, rows = self.part.store, self._known(keys, start)
+        generation = store.generation
+        found = store.push(keys, grads, clock, rows)
+        if self._rows is not None and found is not None and store.generation == generation:
+            self._rows[start, keys.size] = found
+
+    def _known(self, keys: Keys, start: int) -> Places | None:
+        """Row numbers that have been learned and still stand."""
+        if self._rows is None:
+            return None
+        generation = self.part.store.generation
+        if self._generation != generation:
+            self._generation = generation
+            self._rows.clear()
+        rows = self._rows.get((start, keys.size))
+        self._has_come_again |= rows is not None
         return rows
 
 
@@ -369,10 +386,11 @@ def beside(pieces: Sequence[Turns[None]]) -> Turns[None]:
 
 def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, start: int) -> None:
     """Push, in a table that makes no rows without those whose rows were deleted meanwhile."""
-    store, rows = piece.part.store, piece.rows(keys, start)
-    if rows is None and store.spec.missing == "error":
+    store = piece.part.store
+    if store.spec.missing == "error" and piece.rows(keys, start) is None:
         absent = store.absent(keys)
         if absent.size:
             known = ~np.isin(keys, absent)
-            keys, grads = keys[known], grads[known]
-    store.push(keys, grads, clock, rows)
+            store.push(keys[known], grads[known], clock)
+            return
+    piece.push(keys, grads, clock, start)

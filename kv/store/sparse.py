@@ -160,10 +160,12 @@ class SparseStore:
         clock: int = 0,
         rows: Rows | None = None,
         shows: Shows | None = None,
-    ) -> None:
+    ) -> Rows | None:
         """One optimiser step on the rows of `keys`; a key without a row gets one first.
 
         With an admission policy only if that admits it, else its gradient is dropped.
+        Returns what `locate` would have said if the push found it, for the `generation` the store
+        had before if it still has it; None also where that is not known.
 
         Args:
             clock: the table's, which schedules, rounding and WithProbability follow.
@@ -175,20 +177,21 @@ class SparseStore:
                 in the midst of a push of more rows than fit into memory together.
         """
         if keys.size == 0:
-            return
+            return None
         keys, grads, version = frozen(keys), frozen(grads), self.version + 1
         if rows is not None:
             self._hits += rows.size
             records.see(self.index.records, rows, *self._note(version, shows))
             self._step(keys, rows, grads, clock, shows, version)
         elif keys.size <= self.limit.at_once:
-            self._push(keys, grads, clock, shows, version)
+            rows = self._push(keys, grads, clock, shows, version)
         else:
             for part in self._parts(keys):
                 counts = None if shows is None else shows[part]
                 self._push(keys[part], grads[part], clock, counts, version)
         if self._sweep is not None and self._sweep.is_due(self._now()):
             self.expire(most=min(SWEEP, 64 + keys.size // 4))
+        return rows
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of later pushes, before the schedule's factor.
@@ -330,7 +333,9 @@ class SparseStore:
 
     def _push(
         self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
-    ) -> None:
+    ) -> Rows | None:
+        """`push` of keys that fit into memory together; the rows of all of them, if it made all."""
+        count = keys.size
         self.limit.settle(keys)
         note = self._note(version, shows)
         rows, absent, on_disk, is_noted = self._find(keys, note)
@@ -349,6 +354,7 @@ class SparseStore:
             if late is not None:
                 records.see(self.index.records, rows[late], *note)
             self._step(keys, rows, grads, clock, shows, version)
+        return rows if rows.size == count else None
 
     def _step(
         self,
