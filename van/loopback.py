@@ -24,6 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from van.codec import Buffer, decode, encode
 from van.config import VanConfig
 from van.errors import AddressError, ProtocolVersionError, VanError
+from van.faults import Delayed, FaultPlan
 from van.message import Message
 from van.timers import NEVER, Timers
 
@@ -84,16 +85,21 @@ class LoopbackNetwork:
     Args:
         seed: of the order of events.
         config: limits of the codec, through which every message goes.
+        plan: what goes wrong; None: nothing does.
     """
 
-    def __init__(self, seed: int = 0, config: VanConfig | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, config: VanConfig | None = None, plan: FaultPlan | None = None
+    ) -> None:
         self.config = config or VanConfig()
+        self.plan = plan
         self.now = 0.0
         self.log: list[str] = []
         self.baton = threading.Event()
         self.aborted = False
         self._random = random.Random(seed)
         self._links: dict[tuple[str, str], deque[list[Buffer]]] = {}
+        self._delayed = Delayed()
         self._vans: dict[str, LoopbackVan] = {}
         self._programs: list[_Program] = []
         self._current: _Program | None = None
@@ -176,6 +182,8 @@ class LoopbackNetwork:
     def _advance_time(self) -> None:
         deadlines = [p.deadline for p in self._programs if not p.ended and p.deadline is not None]
         timers = [v.timers.next_due for v in self._vans.values() if v.timers.next_due < NEVER]
+        if self._delayed.next_due is not None:
+            timers.append(self._delayed.next_due)
         if not deadlines and self.now - self._last_event < _LONGEST_IDLE:
             deadlines = timers
         if not deadlines:
@@ -183,6 +191,8 @@ class LoopbackNetwork:
             story = "\n".join(self.log[-20:])
             raise DeadlockError(f"nothing can happen; waiting: {waiting}; last events:\n{story}")
         self.now = max(self.now, min([*deadlines, *timers]))
+        for link, frames in self._delayed.due(self.now):
+            self._links.setdefault(link, deque()).append(frames)
 
     def _resume(self, program: _Program) -> None:
         self.baton.clear()
@@ -236,7 +246,12 @@ class LoopbackNetwork:
             frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
             for frame in frames
         ]
-        self._links.setdefault((source, target), deque()).append(copied)
+        link = (source, target)
+        for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
+            if after:
+                self._delayed.add(self.now + after, (link, copied))
+            else:
+                self._links.setdefault(link, deque()).append(copied)
 
 
 class LoopbackVan:
