@@ -45,6 +45,7 @@ OWNERS = {
     "duckdb": ["sample.*", "feature_extract.*", "apps.*"],
     "pyarrow": ["sample.*", "feature_extract.*", "apps.*"],
     "xxhash": ["feature_extract.*", "apps.*"],
+    "fsspec": ["kv.checkpoint.places"],
     "tqdm": ["sample.*", "feature_extract.*", "apps.*", "pslite.*"],
     "matplotlib": ["apps.*", "pslite.bench.*"],
 }

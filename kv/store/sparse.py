@@ -23,7 +23,7 @@ from kv.store import arena
 from kv.store import rows as batches
 from kv.store.formats import format_of
 from kv.store.index import Index, Note
-from kv.store.lifecycle import Admissions, Sweep, gate_of
+from kv.store.lifecycle import Admissions, Counter, Sweep, gate_of
 from kv.store.limits import Evict, limit_of
 from kv.store.removals import Removals
 from kv.store.rows import RowBatch, Slots
@@ -368,6 +368,21 @@ class SparseStore:
     def remove(self, keys: Keys) -> int:
         """Forget rows, as `delete`; what `put` makes, this takes away."""
         return self.delete(keys)
+
+    @property
+    def counter(self) -> Counter | None:
+        """The sightings of keys that admission goes by, if it does."""
+        return None if self._gate is None else self._gate.counter
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of pushes, before the schedule's factor."""
+        return self.format.step.lr
+
+    @property
+    def seen_since(self) -> int:
+        """The second from which on rows may be seen without a new version; 0: none ever are."""
+        return self._seconds() if self._watches else 0
 
     def watch_removals(self) -> Removals:
         """From now on the keys that lose their rows are remembered, whatever takes them."""
