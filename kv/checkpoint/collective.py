@@ -124,7 +124,12 @@ class Checkpoints:
     def of(
         cls, worker: Worker, config: CheckpointConfig, note: Mapping[str, Any] | None = None
     ) -> Checkpoints:
-        """Those that the ini section `[checkpoint]` asks for; its `dir` is not empty."""
+        """Those that the ini section `[checkpoint]` asks for; its `dir` is not empty.
+
+        Raises:
+            ConfigError: it does not say when.
+        """
+        config.require_times()
         return cls(
             worker,
             config.dir,

@@ -30,5 +30,10 @@ class CheckpointConfig:
         if not self.resume:
             self._refuse("resume", "expected auto, no, or the name of a checkpoint")
 
+    def require_times(self) -> None:
+        """Raise ConfigError unless it says when to save, for who saves by itself."""
+        if self.dir and not (self.every or self.every_steps):
+            self._refuse("every", "dir is set, so either every or every_steps must be above 0")
+
     def _refuse(self, key: str, problem: str) -> None:
         raise ConfigError(problem, section="checkpoint", key=key)
