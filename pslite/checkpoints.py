@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kv.checkpoint.errors import CheckpointError
+from kv.checkpoint.errors import DamagedCheckpointError
 from kv.checkpoint.manifest import Manifest
 from kv.checkpoint.reading import TableDifference
 from kv.checkpoint.shelf import Shelf
@@ -27,12 +27,14 @@ def size(nbytes: float) -> str:
 
 def listing(shelf: Shelf) -> str:
     """A table of the checkpoints, oldest first, and what is left of unfinished ones."""
-    lines = [("NAME", "KIND", "MODE", "CREATED", "STEPS", "ROWS", "SIZE", "SERVERS")]
+    lines: list[tuple[str, ...]] = [
+        ("NAME", "KIND", "MODE", "CREATED", "STEPS", "ROWS", "SIZE", "SERVERS")
+    ]
     for name in shelf.names():
         try:
             lines.append(_line(shelf, shelf.chain(name)))
-        except CheckpointError as error:
-            lines.append((name, "damaged", "", "", "", "", "", error.problem))
+        except DamagedCheckpointError as error:
+            lines.append((name, "damaged", "", "", "", "", "", error.reason))
     text = aligned(lines) if len(lines) > 1 else f"no checkpoints in {shelf.url}"
     unfinished = shelf.unfinished()
     if unfinished:
@@ -57,7 +59,9 @@ def _line(shelf: Shelf, chain: Sequence[Manifest]) -> tuple[str, ...]:
 
 def differences(found: Sequence[TableDifference], first: str, second: str) -> str:
     """How two checkpoints differ, a line a table."""
-    lines = [("TABLE", "SAME", "CHANGED", f"ONLY {first}", f"ONLY {second}", "LARGEST CHANGE")]
+    lines: list[tuple[str, ...]] = [
+        ("TABLE", "SAME", "CHANGED", f"ONLY {first}", f"ONLY {second}", "LARGEST CHANGE")
+    ]
     for entry in found:
         if entry.problem:
             lines.append((entry.table, entry.problem, "", "", "", ""))

@@ -98,7 +98,7 @@ def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
                     shelf.verify(name, update)
             except DamagedCheckpointError as error:
                 damaged += 1
-                click.echo(f"{name}: DAMAGED: {error.problem}")
+                click.echo(f"{name}: DAMAGED: {error.reason}")
             else:
                 files = sum(len(manifest.files()) for manifest in chain)
                 click.echo(f"{name}: good ({files} files, {size(nbytes)})")

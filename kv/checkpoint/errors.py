@@ -39,7 +39,7 @@ class DamagedCheckpointError(CheckpointError):
     """A checkpoint is torn, altered or not complete; `name` says which."""
 
     def __init__(self, url: str, name: str, problem: str) -> None:
-        self.name = name
+        self.name, self.reason = name, problem
         super().__init__(url, f"{name} is damaged: {problem}")
 
 

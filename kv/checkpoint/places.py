@@ -181,6 +181,9 @@ class RemotePlace(Place):
         with self.reaching(name, "made"):
             if self._fs.exists(self._at(name)):
                 return False
+            bucket = self._root.partition("/")[0]  # empty where paths begin with a slash
+            if bucket and not self._fs.exists(bucket):  # which makedirs would make, for money
+                raise FileNotFoundError(f"there is no bucket {bucket}")
             self._fs.makedirs(self._at(name), exist_ok=True)  # nothing, in an object store
             return True
 

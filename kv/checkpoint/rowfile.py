@@ -68,10 +68,7 @@ class RowWriter:
         return self._digest.hexdigest()
 
     def _block(self, kind: int, count: int, width: int, columns: list[NDArray[Any]]) -> None:
-        payload = [
-            memoryview(np.ascontiguousarray(column).view(np.uint8).reshape(-1))
-            for column in columns
-        ]
+        payload = [np.ascontiguousarray(c).view(np.uint8).reshape(-1).data for c in columns]
         checksum = 0
         for part in payload:
             checksum = zlib.crc32(part, checksum)
