@@ -418,6 +418,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     # -- keeping step ---------------------------------------------------------------------
 
+    @property
+    def steps(self) -> int:
+        """Steps completed."""
+        return self._steps
+
+    def resume_at(self, steps: int) -> None:
+        """Go on after so many steps; the servers know them already."""
+        self._steps = steps
+
     def step(self) -> None:
         """This worker's step is over; raises the error of a push that nobody has waited for."""
         self._customer.raise_failed()

@@ -19,6 +19,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "pslite.session": ("connect", "local_cluster"),
+    "kv.checkpoint.collective": ("Checkpoints", "Resumed"),
+    "kv.checkpoint.errors": (
+        "CheckpointError",
+        "CheckpointWriteError",
+        "NoCheckpointError",
+        "DamagedCheckpointError",
+        "CheckpointMismatchError",
+    ),
     "kv.protocols": ("Worker", "SparseTable", "DenseTable"),
     "kv.worker": ("KVWorker",),
     "kv.pairs": ("KVPairs", "KVMeta"),
@@ -97,6 +105,10 @@ __all__ = [
     "BarrierError",
     "ByAge",
     "ByScore",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointWriteError",
+    "Checkpoints",
     "ClusterStartError",
     "ClusterStoppedError",
     "CodecError",
@@ -104,6 +116,7 @@ __all__ = [
     "Constant",
     "ConstantRate",
     "CosineDecay",
+    "DamagedCheckpointError",
     "DenseTable",
     "ExponentialDecay",
     "He",
@@ -121,6 +134,7 @@ __all__ = [
     "MissingKeyError",
     "Momentum",
     "Nesterov",
+    "NoCheckpointError",
     "NonFiniteError",
     "Normal",
     "PostofficeError",
@@ -131,6 +145,7 @@ __all__ = [
     "RegistrationError",
     "RemoteError",
     "RequestTimeoutError",
+    "Resumed",
     "RowwiseAdagrad",
     "SettingError",
     "SparseTable",
@@ -187,6 +202,14 @@ def _refuse_shadows() -> None:
 _refuse_shadows()
 
 if TYPE_CHECKING:
+    from kv.checkpoint.collective import Checkpoints, Resumed
+    from kv.checkpoint.errors import (
+        CheckpointError,
+        CheckpointMismatchError,
+        CheckpointWriteError,
+        DamagedCheckpointError,
+        NoCheckpointError,
+    )
     from kv.errors import (
         ArenaFullError,
         KeyListError,

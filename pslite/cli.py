@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from pslite import __version__
+from pslite.cli_checkpoint import checkpoint
 from van.errors import PsliteError
 
 EXIT_ERROR = 2  # also click's own code for wrong usage
@@ -366,6 +367,9 @@ def stats(
         text = looking.table_stats(reports, name)  # also finds that there is no such table
         chosen = reports if name is None else {name: reports[name]}
         click.echo(json.dumps(chosen, indent=2) if as_json else text)
+
+
+main.add_command(checkpoint)
 
 
 def leave(code: int) -> None:

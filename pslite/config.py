@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kv.checkpoint.config import CheckpointConfig
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
@@ -47,6 +48,7 @@ class JobConfig:
     van: VanConfig = field(default_factory=VanConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:

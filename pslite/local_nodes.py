@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from kv.checkpoint.server import CheckpointServer
 from kv.executor import threads_of
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
@@ -97,6 +98,7 @@ class LocalNodes:
         failure: str | None = None
         try:
             tables = TableServer(office, self._mode, self._seed, threads=threads_of(0))
+            CheckpointServer(office, tables.engine)
             if self._server_app is not None:
                 self._server_app(office)
             with tables:

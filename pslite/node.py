@@ -124,6 +124,7 @@ def start_app(reference: str, office: Postoffice) -> None:
 
 
 def _run_server(settings: NodeSettings) -> None:
+    from kv.checkpoint.server import CheckpointServer
     from kv.executor import threads_of
     from kv.table_server import TableServer  # numba: the scheduler does without
 
@@ -141,6 +142,7 @@ def _run_server(settings: NodeSettings) -> None:
             threads_of(job.server.threads),
             job.server.spill_dir,
         )
+        CheckpointServer(office, tables.engine)
         if job.server.app:
             start_app(job.server.app, office)
         with tables:

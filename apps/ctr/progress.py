@@ -111,5 +111,10 @@ class Progress:
             with writing(self._log), self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
+    def go_on(self, rows: int) -> None:
+        """So many rows were reported by a run that this one goes on from."""
+        self._rows = rows
+        self._bar.update(rows)
+
     def close(self) -> None:
         self._bar.close()

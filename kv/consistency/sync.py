@@ -68,6 +68,9 @@ class Synchronous(Mode):
     def settled(self) -> None:
         self.clock = max(self.clock, self._settling)
 
+    def resume(self, clock: int) -> None:
+        self.clock = self._settling = self._target()
+
     def waits_for(self, rank: int, step: int) -> list[int]:
         return self.progress.behind(step)
 
