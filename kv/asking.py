@@ -23,6 +23,7 @@ from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of
 from kv.pulling import Pull
 from kv.table_protocol import PUSHES, TABLES_APP, Command
+from postoffice.customer import Customer
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from van.buffers import Buffers
@@ -130,9 +131,20 @@ class Asking:
     Args:
         entries: by place in the question.
         pull: takes the values of the answers; None where there are none.
+        customer: sends the messages, again until they are answered.
     """
 
-    __slots__ = ("_entries", "_lines", "_named", "_pieces", "_pull", "_question", "first", "oldest")
+    __slots__ = (
+        "_customer",
+        "_entries",
+        "_lines",
+        "_named",
+        "_pieces",
+        "_pull",
+        "_question",
+        "first",
+        "oldest",
+    )
 
     def __init__(
         self,
@@ -141,8 +153,10 @@ class Asking:
         pieces: Sequence[Piece],
         lines: Lines,
         pull: Pull | None,
+        customer: Customer,
     ) -> None:
         self._question, self._entries, self._pull = question, entries, pull
+        self._customer = customer
         self._pieces, self._lines = pieces, lines
         self._named: set[Piece] | None = None  # those whose lists were only named; None: none yet
         self.first = self.oldest = 0
@@ -151,12 +165,7 @@ class Asking:
         """Send every message, with timestamps from `first` on."""
         self.first, self.oldest = first, oldest
         for piece in self._pieces:
-            self._lines.office.send(self._message(piece, may_name=True))
-
-    @property
-    def is_named(self) -> bool:
-        """Whether some server was only told a signature, and may ask for the keys."""
-        return bool(self._named)
+            self._customer.send(self._message(piece, may_name=True))
 
     def take(self, message: Message) -> bool:
         """Take an answer; False where it was a question for the keys, which are sent."""
@@ -165,17 +174,14 @@ class Asking:
             if self._pull is not None:
                 self._pull.put(self._piece(meta), message.arrays, message.is_ours)
             return True
-        piece = self._piece(meta)
-        if (
-            self._named is None
-            or piece not in self._named
-            or meta.error[0] != UnknownKeyListError.__name__
-        ):
+        if self._named is None or meta.error[0] != UnknownKeyListError.__name__:
             return True
-        self._named.discard(piece)
-        self._lines.counts["lists_unknown"] += 1
-        self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
-        self._lines.office.send(self._message(piece, may_name=False))
+        piece = self._piece(meta)
+        if piece in self._named:  # else it was sent, and this is a copy of the question
+            self._named.discard(piece)
+            self._lines.counts["lists_unknown"] += 1
+            self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
+            self._customer.send(self._message(piece, may_name=False))
         return False
 
     def _piece(self, answer: Meta) -> Piece:

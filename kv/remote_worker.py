@@ -45,6 +45,7 @@ from kv.tables import (
 from postoffice.customer import Customer, Finish
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
+from postoffice.resending import Place
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
@@ -96,7 +97,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
-        self._named: list[Request] = []  # pushes of rounds that may have to be sent again
 
     @property
     def rank(self) -> int:
@@ -309,7 +309,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
         if writes:
             pack(writes, pieces, lines.empty)
-        asking = Asking(question, entries, pieces, lines, pull)
+        asking = Asking(question, entries, pieces, lines, pull, self._customer)
         takes = pull is not None or question.signature != 0
         request = self._customer.new_request(
             [lines.servers[piece.server] for piece in pieces],
@@ -323,9 +323,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)  # nobody will answer it
             raise
-        if self._has_rounds and question.command in PUSHES and asking.is_named:
-            under_way = [push for push in self._named if not self._customer.is_done(push)]
-            self._named = [*under_way, request]
         return request
 
     def _piece_to(self, server: int) -> int:
@@ -374,8 +371,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         tables: Sequence[Table] = (),
         body: Any = None,
         finish: Finish | None = None,
+        before: Sequence[tuple[Place, Message]] = (),
     ) -> Request:
-        """Send a request without arrays; returns its timestamp."""
+        """Send a request without arrays; returns its timestamp.
+
+        Args:
+            before: pushes that the servers must have had first.
+        """
         if self._closed:
             raise KVError("this worker is closed")
         clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
@@ -392,9 +394,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                     piece=1,
                     cmd=command,
                     clocks=clocks,
-                    body=body,
+                    body=_after(body, before, server) if before else body,
                 )
-                self.office.send(Message(meta))
+                self._customer.send(Message(meta))
         return timestamp
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
@@ -418,14 +420,18 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     # -- keeping step ---------------------------------------------------------------------
 
     def step(self) -> None:
-        """This worker's step is over; raises the error of a push that nobody has waited for."""
-        self._customer.raise_failed()
+        """This worker's step is over; raises the error of a push that nobody has waited for.
+
+        The step counts all the same.
+        """
         if self._has_rounds:
-            while self._named:  # a push that must be sent again belongs before the step's end
-                self._customer.wait(self._named.pop())
-            flags = Flag.PUSH | Flag.EVERYWHERE
-            self._tell(Command.STEP, flags, self.lines().servers, body={"clock": self._steps})
+            # A push that is under way, or must be sent again, belongs before the step's end.
+            unanswered = self._customer.unanswered()
+            before = [item for item in unanswered if item[1].meta.cmd in PUSHES]
+            flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
+            self._tell(Command.STEP, flags, self.lines().servers, body=body, before=before)
         self._steps += 1
+        self._customer.raise_failed()
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
@@ -477,3 +483,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
 def _wanted_by(writes: Sequence[Write]) -> list[Wanted]:
     return [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
+
+
+def _after(body: Any, before: Sequence[tuple[Place, Message]], server: int) -> dict[str, Any]:
+    """The body of a request that `server` is to look at after those pushes to it."""
+    after = [[timestamp, piece] for (timestamp, node, piece), _ in before if node == server]
+    return {**body, "after": after} if after else body

@@ -30,6 +30,7 @@ from postoffice.errors import (
 )
 from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_name
 from postoffice.queries import Queries
+from postoffice.resending import Resend
 from postoffice.scheduler import Reply
 from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
@@ -68,6 +69,7 @@ class Postoffice:
         bind: address to listen on.
         rank: the rank it would like; None takes any.
         incarnation: grows from start to start of one node; by default the time in nanoseconds.
+        resend: when to send again what nobody has answered; None: never.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class Postoffice:
         bind: str = "tcp://127.0.0.1:0",
         rank: int | None = None,
         incarnation: int | None = None,
+        resend: Resend | None = None,
     ) -> None:
         self.role, self.van, self.shape = role, van, shape
+        self.resend = resend
         self.nodes: dict[int, Node] = {}
         self.node_id = 0  # until it is given one
         self.epoch = 0
@@ -148,6 +152,8 @@ class Postoffice:
         """
         self.van.bind(self._bind)
         self._register()
+        if self.resend is not None:
+            self.van.every(self.resend.tick, self._send_again)
 
     def _register(self) -> None:
         self.van.connect(SCHEDULER_ID, self.shape.scheduler)
@@ -300,6 +306,13 @@ class Postoffice:
         meta = message.meta
         meta.kind, meta.error = Kind.ERROR, (UnreachablePeerError.__name__, text, self.node_id)
         return Message(meta)
+
+    def _send_again(self) -> None:
+        """Send what nobody has answered; called by the thread that drives the van."""
+        if not self._stopped:
+            now = self.van.now()
+            for customer in list(self._customers.values()):
+                customer.send_again(now)
 
     def reach(self, node: int) -> None:
         """Connect to a node of the table, if that has not been done.
