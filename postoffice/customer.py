@@ -120,7 +120,7 @@ class Customer:
         self._requests: dict[int, _Request] = {}  # by their first timestamps, until forgotten
         self._open: dict[int, _Request] = {}  # by each timestamp, until done; oldest first
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
-        self._resending = Resending(postoffice.resend or Resend())
+        self.resending = Resending(Resend())
         postoffice.add_customer(self)
 
     def new_request(
@@ -199,7 +199,7 @@ class Customer:
         meta = message.meta
         request = self._open.get(meta.timestamp)
         if request is not None:
-            request.waiting_for[meta.timestamp, meta.recipient, meta.piece] = message
+            request.waiting_for[meta.timestamp, meta.recipient, meta.piece or 1] = message
         self.postoffice.send(message)
 
     @contextlib.contextmanager
@@ -247,7 +247,7 @@ class Customer:
         """Note an answer; repeats and answers to forgotten requests change nothing."""
         meta = message.meta
         request = self._open.get(meta.timestamp)
-        place = (meta.timestamp, meta.sender, meta.piece)
+        place = (meta.timestamp, meta.sender, meta.piece or 1)
         if request is None or place not in request.waiting_for:
             return
         if meta.kind != _OK and meta.kind != _ERROR and meta.error is None:
@@ -278,9 +278,9 @@ class Customer:
         """An answer that settles nothing: it is held, or others or later is better."""
         now = self.postoffice.van.now()
         if kind == Kind.HELD:
-            self._resending.hold(place, now)
+            self.resending.hold(place, now)
         elif kind != Kind.WRONG_OWNER or not self._ask_others(request, place):
-            self._resending.retry(place, now)
+            self.resending.retry(place, now)
 
     def _ask_others(self, request: _Request, place: Place) -> bool:
         """Ask others in the place of who was asked; False where nobody is known."""
@@ -310,7 +310,7 @@ class Customer:
 
     def due(self, now: float) -> list[Message]:
         """What is to be sent again at `now`."""
-        due = self._resending.due(self.unanswered(), now)
+        due = self.resending.due(self.unanswered(), now)
         if due:
             oldest = self.oldest
             for message in due:
@@ -328,7 +328,7 @@ class Customer:
 
     def hurry(self, now: float) -> None:
         """Others live now than before: whatever has no answer is due."""
-        self._resending.hurry(now)
+        self.resending.hurry(now)
 
     def ask_others(self, node: int, error: Callable[[], PsliteError]) -> None:
         """`node` is dead: ask whom else has what was asked of it, or fail with `error()`."""

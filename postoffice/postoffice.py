@@ -30,7 +30,7 @@ from postoffice.errors import (
 )
 from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_name
 from postoffice.queries import Queries
-from postoffice.resending import Resend
+from postoffice.resending import Resend, Resending
 from postoffice.scheduler import Reply
 from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
@@ -137,6 +137,8 @@ class Postoffice:
                 f"give the second one another customer id"
             )
         self._customers[key] = customer
+        if self.resend is not None:
+            customer.resending = Resending(self.resend)
         if customer.handle_request is not None:
             self._servers_of_app.setdefault(customer.app, customer)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
 from kv.engine_table import Table
@@ -67,7 +68,7 @@ class Desk:
         meta = message.meta
         stream = self.windows.stream(meta)
         if stream is None:
-            self._refuse_former(meta)
+            self._send(former_life(meta, self._node()))
             return None
         timestamp = meta.timestamp
         if timestamp < stream.watermark:
@@ -96,14 +97,6 @@ class Desk:
             return False
         return meta.cmd != Command.STEP or not self._must_wait(message, stream)
 
-    def _refuse_former(self, meta: Meta) -> None:
-        text = (
-            f"node {meta.sender} in its life {meta.incarnation} was declared dead or replaced; "
-            f"end this process and let it register anew"
-        )
-        failure = ("FencedNodeError", text, self._node())
-        self._send(Message(answer_to(meta, Kind.FENCED, error=failure)))
-
     def _is_here(self, message: Message) -> bool:
         """Whether all that a request of an older map is about belongs to this server."""
         meta = message.meta
@@ -121,7 +114,7 @@ class Desk:
         if meta.cmd in READS:
             return True
         if entry is not None and entry.answer is not None:
-            self._send(Message(_again(entry.answer.meta, meta), entry.answer.arrays))
+            self._send(again(entry.answer, meta))
             return False
         if entry is not None:
             touched = self._touched(message)
@@ -249,13 +242,6 @@ def leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
 
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
     return all(stream.has_come(int(timestamp), int(piece)) for timestamp, piece in after)
-
-
-def _again(answer: Meta, request: Meta) -> Meta:
-    """The header of an answer that is given once more."""
-    return answer_to(
-        request, answer.kind, body=answer.body, error=answer.error, clocks=answer.clocks
-    )
 
 
 _CREATING = {"create": True}  # nobody changes it
