@@ -52,7 +52,7 @@ class Job:
 
         def server(rank: int) -> None:
             office = Postoffice(
-                Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank, incarnation=2
+                Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank
             )
             tables = TableServer(office, mode, seed=4, key_cache=self.kept_lists)
             self.servers.append(tables)
@@ -69,9 +69,8 @@ class Job:
                 shape,
                 bind=f"w{rank}",
                 rank=rank,
-                incarnation=3,
-                resend=Resend(timeout=1.0),
             )
+            office.resend_with(Resend(timeout=1.0))
             remote = RemoteWorker(office, mode, seed=4, **chosen)
             self.workers.append(remote)
             office.start()
