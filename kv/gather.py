@@ -14,6 +14,7 @@ from kv.remote import remote_error
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from postoffice.view import ClusterView
 from van.message import Flag, Message, Meta, answer_to
 
 GATHER_APP = (1 << 32) + 1
@@ -32,6 +33,12 @@ class Gatherer:
         self._customer = Customer(GATHER_APP, 0, office, self._receive, remote_error)
         self._come: dict[int, dict[int, Any]] = {}  # number of the gather -> rank -> value
         self._count = self._taken = 0
+        office.on_view.append(self._see)
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        """Rank 0 leaves when its program is over, so it has had all values that it asked for."""
+        for node in new.gone - old.gone:
+            self._customer.excuse(node)
 
     def _receive(self, message: Message) -> None:
         meta = message.meta

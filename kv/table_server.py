@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +38,7 @@ from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.errors import CodecError, PsliteError
 from van.message import Message, Meta, answer_to
@@ -67,6 +69,8 @@ class TableServer:
 
     Attributes:
         desk: which requests are new here; its `windows` go with slots that move.
+        follows_map: whether each newer map of the scheduler is taken as it comes; else who moves
+            rows calls `learn_map`.
         keep_answer: with replicas: called, in any thread, with a request that has changed something
             and its answer; True: it is not sent now, but by `answer` when the backups have what
             changed. Repeats hear HELD meanwhile.
@@ -103,6 +107,7 @@ class TableServer:
             self._complete,
             self._give,
         )
+        self.follows_map = True
         self.keep_answer: Callable[[Message, Message], bool] | None = None
         self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
         self._ranks: dict[int, int] = {}  # of worker nodes
@@ -129,6 +134,7 @@ class TableServer:
             Command.PUSH_PULL: self._push_pull_at_once,
         }
         Customer(TABLES_APP, 0, office, self._receive)
+        office.on_view.append(self._see)
         office.queries.offer("tables", self._facts)
 
     def close(self, *, drain: bool = True) -> None:
@@ -157,6 +163,13 @@ class TableServer:
     def _owns(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         owner: NDArray[np.bool_] = self.desk.slots.owner[slot_of(keys)] == self.office.rank
         return owner
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        """What the scheduler says has changed; called by the thread that drives the van."""
+        for node, life in new.fenced.items():
+            self.desk.windows.fence(node, life)
+        if new.map_version > old.map_version and self.follows_map:
+            self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
     def learn_map(self, slots: SlotMap) -> None:
         """Know a newer slot map; by the thread that drives the van, with no work on moved slots."""

@@ -18,9 +18,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from postoffice.errors import PostofficeError, RequestTimeoutError
+from postoffice.errors import DeadNodeError, PostofficeError, RequestTimeoutError
 from postoffice.node import node_name
 from postoffice.resending import Place, Resend, Resending
+from postoffice.view import ClusterView
 from van.errors import PsliteError, VanError
 from van.message import Kind, Message
 
@@ -31,6 +32,10 @@ log = logging.getLogger(__name__)
 
 _REMEMBERED = 1024  # requests whose number of answers is still known when they are done
 WINDOW = 1024  # timestamps that may lie between the oldest unanswered request and a new one
+_HINT = (
+    "nobody has taken over what it had: [cluster] replicas = 1 keeps a copy of each server, "
+    "on_server_failure = restart waits for one that is started again"
+)
 _OK, _ERROR = Kind.OK, Kind.ERROR
 
 Finish = Callable[[list[Message]], Any]
@@ -121,6 +126,7 @@ class Customer:
         self._open: dict[int, _Request] = {}  # by each timestamp, until done; oldest first
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
         self.resending = Resending(Resend())
+        self._dead: dict[int, float] = {}  # nodes that others may take over from, until when
         postoffice.add_customer(self)
 
     def new_request(
@@ -200,7 +206,11 @@ class Customer:
         request = self._open.get(meta.timestamp)
         if request is not None:
             request.waiting_for[meta.timestamp, meta.recipient, meta.piece or 1] = message
-        self.postoffice.send(message)
+        try:
+            self.postoffice.send(message)
+        except DeadNodeError:
+            if request is None or meta.recipient not in self._dead:
+                raise  # else somebody may take over, or be asked in its place
 
     @contextlib.contextmanager
     def sending(self, timestamp: int) -> Iterator[None]:
@@ -319,6 +329,8 @@ class Customer:
 
     def send_again(self, now: float) -> None:
         """Send what is due; by the thread that drives the van, from time to time."""
+        if self._dead:
+            self._fail_dead(now)
         for message in self.due(now):
             self.postoffice.counts["sent again"] += 1
             try:
@@ -330,15 +342,46 @@ class Customer:
         """Others live now than before: whatever has no answer is due."""
         self.resending.hurry(now)
 
-    def ask_others(self, node: int, error: Callable[[], PsliteError]) -> None:
-        """`node` is dead: ask whom else has what was asked of it, or fail with `error()`."""
+    def see(self, old: ClusterView, new: ClusterView, patience: Callable[[int], float]) -> None:
+        """Others live, or own something, than before; by the thread that drives the van.
+
+        What was asked of a node that is dead is asked of whom else has it, as soon as that is
+        known, or of its next life.
+
+        Args:
+            patience: seconds to wait for either, of a node id; after that its requests fail.
+        """
+        now = self.postoffice.van.now()
+        for node in new.dead - old.dead:
+            self._dead[node] = now + patience(node)
+        for node in [node for node in self._dead if node in new.nodes]:
+            del self._dead[node]
+        if new.map_version > old.map_version:
+            for node in self._dead:
+                self._leave(node)
+        self.hurry(now)
+        self._fail_dead(now)
+
+    def _fail_dead(self, now: float) -> None:
+        """Nobody has taken over in time."""
+        for node in [node for node, end in self._dead.items() if end <= now]:
+            del self._dead[node]
+            self._leave(node, DeadNodeError(node, node_name(node), _HINT))
+
+    def excuse(self, node: int) -> None:
+        """Expect nothing more of a node: it has left, and had what it needed."""
+        self._leave(node, None, is_excused=True)
+
+    def _leave(self, node: int, error: PsliteError | None = None, is_excused: bool = False) -> None:
+        """Ask others what was asked of `node`, or end that with `error`."""
         with self._lock:
             requests = dict.fromkeys(self._open.values())
         for request in requests:
             for place in [place for place in list(request.waiting_for) if place[1] == node]:
-                if not self._ask_others(request, place):
-                    request.error = request.error or error()
-                    self._settle(request, place)
+                if is_excused or not self._ask_others(request, place):
+                    request.error = request.error or error
+                    if is_excused or error is not None:
+                        self._settle(request, place)
 
     def _complete(self, request: _Request) -> None:
         if request.error is None:

@@ -21,7 +21,8 @@ from postoffice.errors import (
     FencedNodeError,
     PostofficeError,
 )
-from postoffice.node import SCHEDULER_ID, Node, Role, node_name
+from postoffice.failure import Verdict
+from postoffice.node import SCHEDULER_ID, Node, Role, node_name, role_and_rank
 from postoffice.queries import Queries
 from postoffice.resending import Resend, Resending
 from postoffice.scheduler import Reply
@@ -141,10 +142,26 @@ class Exchange:
                 self._former[node.id] = node
         for call in self.on_view:
             call(old, view)
+        for customer in list(self._customers.values()):
+            customer.see(old, view, self._patience)
         if view.epoch > old.epoch:
             early, self._early, self._early_nbytes = self._early, [], 0
             for message in early:
                 self._receive(message)
+
+    def _patience(self, node: int) -> float:
+        """Seconds to wait for somebody in the place of a node that has died.
+
+        A server may have a backup, which a newer slot map says, or be started again; where neither
+        is wanted the scheduler ends the job.
+        """
+        role, _ = role_and_rank(node)
+        failures = self.shape.failures
+        if self._resend is None:
+            return 0.0
+        if role is Role.SERVER or failures.verdict(role, False) is Verdict.AWAIT:
+            return failures.restart_timeout
+        return 0.0
 
     # -- waiting --------------------------------------------------------------------------
 

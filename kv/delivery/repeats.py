@@ -76,7 +76,5 @@ def former_life(meta: Meta, node: int) -> Message:
 def again(answer: Message, request: Meta) -> Message:
     """An answer that is given once more, to a copy of its request."""
     meta = answer.meta
-    header = answer_to(
-        request, meta.kind, body=meta.body, error=meta.error, clocks=meta.clocks
-    )
+    header = answer_to(request, meta.kind, body=meta.body, error=meta.error, clocks=meta.clocks)
     return Message(header, answer.arrays)

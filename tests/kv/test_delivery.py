@@ -10,6 +10,7 @@ import pytest
 
 import kv.remote_worker
 from kv.optimizers import SGD, Adam
+from kv.placement import SlotMap, slot_of
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
 from postoffice.head import SchedulerOffice
@@ -38,9 +39,7 @@ class Job:
         self.servers: list[TableServer] = []
         self.workers: list[RemoteWorker] = []
 
-    def run(
-        self, servers: int, workers: int, mode: str, program: Program, **chosen: Any
-    ) -> None:
+    def run(self, servers: int, workers: int, mode: str, program: Program, **chosen: Any) -> None:
         network = self.network
         shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
 
@@ -51,9 +50,7 @@ class Job:
             office.finalize()
 
         def server(rank: int) -> None:
-            office = Postoffice(
-                Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank
-            )
+            office = Postoffice(Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank)
             tables = TableServer(office, mode, seed=4, key_cache=self.kept_lists)
             self.servers.append(tables)
             office.start()
@@ -163,3 +160,60 @@ def test_rounds_give_the_same_bits_whatever_the_network_does(
     assert digests == [expected_bits] * 2
     if key_cache:
         assert any(worker.counts["lists_unknown"] for worker in job.workers)
+
+
+def move(servers: list[TableServer], rng: np.random.Generator) -> SlotMap:
+    """Give slots to other servers between two messages, rows and windows with them."""
+    old = servers[0].desk.slots
+    owner = rng.permutation(old.owner)
+    new = SlotMap(old.version + 1, owner)
+    given = []
+    by_rank = sorted(servers, key=lambda server: server.office.rank)
+    for rank, server in enumerate(by_rank):
+        leaving = (old.owner == rank) & (new.owner != rank)
+        rows = []
+        for number, table in enumerate(server.engine.tables):
+            for keys, _ in list(table.items(1 << 16)):
+                keys = keys[leaving[slot_of(keys)]]
+                rows.append((number, keys, server.engine.pull(number, keys)))
+                server.engine.delete(number, keys)
+        given.append((leaving, rows, server.desk.windows.export(leaving)))
+    for server in by_rank:
+        server.learn_map(new)
+    for leaving, rows, windows in given:
+        for rank, server in enumerate(by_rank):
+            come = leaving & (new.owner == rank)
+            server.desk.windows.adopt(come, windows)
+            for number, keys, values in rows:
+                mine = come[slot_of(keys)]
+                server.engine.assign(number, keys[mine], values[mine])
+    return new
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pushes_of_ones_add_up_while_slots_change_their_owners(seed: int) -> None:
+    job, seen = Job(seed), []
+    maps: list[SlotMap] = []
+
+    def program(worker: RemoteWorker) -> None:
+        rng = np.random.default_rng([seed, worker.rank])
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        worker.barrier("defined")
+        for step in range(12):
+            table.push(np.arange(40), np.ones((40, 1)))
+            if step % 3 == 1:
+                assert table.push_pull(np.arange(40), np.ones((40, 1))).max() <= -1
+            if worker.rank == 0 and step in (4, 5, 9):
+                maps.append(move(job.servers, rng))
+            if maps and rng.random() < 0.5:
+                worker.learn_map(maps[-1])
+        worker.learn_map(maps[-1])
+        worker.barrier("pushed")
+        seen.append(table.pull(np.arange(40)))
+
+    job.run(3, 3, "async", program)
+
+    job.check_that_it_stormed()
+    assert len(seen) == 3
+    for rows in seen:
+        np.testing.assert_array_equal(rows, -3 * 16)
