@@ -11,8 +11,8 @@ from postoffice.node import Node, Role
 class SchedulerApp:
     """Something that decides on the scheduler; override what concerns it.
 
-    All calls come from the thread that drives the scheduler's van, one at a time; they may send, and
-    call `SchedulerOffice.set_map`. One that raises ends the job with its error.
+    All calls come from the thread that drives the scheduler's van, one at a time; they may send,
+    and call `SchedulerOffice.set_map`. One that raises ends the job with its error.
 
     Attributes:
         name: of its part of the journal; other than those of all other apps.
@@ -47,5 +47,6 @@ class SchedulerApp:
     def restore(self, state: Any, notes: Sequence[Any]) -> None:
         """Go on from what `state` returned once, and what was noted (`SchedulerOffice.note`) since.
 
-        Called before any message comes.
+        Called before any message comes; once more with None and no notes if that job turns out to
+        be over and a new one begins.
         """

@@ -12,6 +12,7 @@ import sys
 
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
+from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
@@ -45,6 +46,10 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         dispatchers=cluster.dispatchers,
         scheduler=settings.scheduler,
         start_timeout=cluster.start_timeout,
+        heartbeat_interval=cluster.heartbeat_interval,
+        heartbeat_timeout=cluster.heartbeat_timeout,
+        scheduler_timeout=cluster.scheduler_timeout,
+        failures=cluster.failures,
     )
 
 
@@ -88,7 +93,12 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    path = settings.job.cluster.journal
+    office = SchedulerOffice(
+        ZmqVan(settings.job.van, background=False),
+        shape_of(settings),
+        journal=FileJournal(path) if path else None,
+    )
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()
