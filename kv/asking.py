@@ -25,6 +25,7 @@ from kv.pulling import Pull
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
+from van.addresses import place_of
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
@@ -264,5 +265,5 @@ class Asking:
 
 def _host(address: str) -> str:
     """The host of an address; one without is of this host."""
-    scheme, _, rest = address.partition("://")
+    scheme, _, rest = place_of(address).partition("://")
     return rest.rpartition(":")[0] if scheme == "tcp" else "127.0.0.1"

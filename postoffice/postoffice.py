@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from postoffice.credentials import complaint
 from postoffice.customer import Customer
 from postoffice.errors import (
     BarrierError,
@@ -31,7 +32,14 @@ from postoffice.errors import (
 from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_name
 from postoffice.queries import Queries
 from postoffice.scheduler import Reply
-from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
+from van.addresses import place_of
+from van.errors import (
+    HandshakeError,
+    ProtocolVersionError,
+    PsliteError,
+    UnreachablePeerError,
+    VanError,
+)
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
 from van.van import Van
 
@@ -101,7 +109,7 @@ class Postoffice:
         self._connected: set[int] = {SCHEDULER_ID}
         self._told: set[str] = set()
         van.receiver = self._receive
-        van.on_refused = self._note_other_version
+        van.on_refused = self._note_refused
 
     # -- who is there ---------------------------------------------------------------------
 
@@ -328,6 +336,8 @@ class Postoffice:
         try:
             if meta.recipient_incarnation not in (0, self.incarnation):
                 self._drop("misdirected", message)
+            elif message.peer is not None and (why := complaint(message, self.nodes)):
+                self._drop("false key", message, why)
             elif not meta.control:  # nearly all
                 self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:
@@ -367,10 +377,10 @@ class Postoffice:
         node = self.nodes.get(meta.sender)
         return node is not None and node.incarnation == meta.incarnation
 
-    def _drop(self, why: str, message: Message) -> None:
+    def _drop(self, why: str, message: Message, text: str = "") -> None:
         self.counts[why] += 1
         if self.counts[why] == 1 and len(self.counts) < _REMEMBERED_REASONS:
-            log.warning("%s drops %r: %s", self.name, message, why)
+            log.warning("%s drops %r: %s", self.name, message, text or why)
 
     def _receive_request(self, message: Message) -> None:
         customer = self._servers_of_app.get(message.meta.app)
@@ -436,6 +446,25 @@ class Postoffice:
             self.van.send(message)
             self.van.disconnect(_STRANGER)
 
+    def _note_refused(self, error: VanError) -> None:
+        if isinstance(error, ProtocolVersionError):
+            self._note_other_version(error)
+        elif isinstance(error, HandshakeError):
+            self._note_handshake(error)
+
+    def _note_handshake(self, error: HandshakeError) -> None:
+        """Nothing gets through to a peer: that ends a registration, and a worker.
+
+        A server or the scheduler must not end because one of many does not let it in.
+        """
+        if not self.nodes and error.address == place_of(self.shape.scheduler):
+            self._refusal = error
+            return
+        log.warning("%s: %s", self.name, error)
+        is_member = any(node.place == error.address for node in self.nodes.values())
+        if error.is_final and is_member and self.role is Role.WORKER:
+            self.stop(str(error))
+
     def _note_other_version(self, error: ProtocolVersionError) -> None:
         """Tell a peer of another version, once; and if it is our scheduler, give up."""
         if error.reply_to and error.reply_to not in self._told and len(self._told) < _TOLD_PEERS:
@@ -450,4 +479,4 @@ class Postoffice:
     def __repr__(self) -> str:
         mark = {Role.SCHEDULER: "H", Role.SERVER: "S", Role.WORKER: "W", Role.DISPATCHER: "D"}
         pending = sum(c.pending for c in list(self._customers.values()))
-        return f"<{mark[self.role]}[{self.node_id}] {self.van.address} pending={pending}>"
+        return f"<{mark[self.role]}[{self.node_id}] {place_of(self.van.address)} pending={pending}>"

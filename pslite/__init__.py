@@ -53,6 +53,7 @@ _HOMES = {
         "CodecError",
         "ProtocolVersionError",
         "AddressError",
+        "HandshakeError",
         "UnreachablePeerError",
     ),
     "postoffice.errors": (
@@ -106,6 +107,7 @@ __all__ = [
     "CosineDecay",
     "DenseTable",
     "ExponentialDecay",
+    "HandshakeError",
     "He",
     "InverseSqrt",
     "KVError",
@@ -245,6 +247,7 @@ if TYPE_CHECKING:
         AddressError,
         CodecError,
         ConfigError,
+        HandshakeError,
         ProtocolVersionError,
         PsliteError,
         UnreachablePeerError,

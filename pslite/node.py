@@ -10,6 +10,7 @@ import inspect
 import logging
 import sys
 
+from postoffice.config import join_address
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
@@ -17,7 +18,8 @@ from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
-from van.courier import ZmqVan
+from pslite.vans import make_van
+from van.addresses import place_of
 from van.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -50,14 +52,14 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
 def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
-    van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
+    van = make_van(settings, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
-    host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
+    place = join_address(cluster.advertised_host, 0)
     return Postoffice(
         settings.role,
         van,
         shape_of(settings),
-        bind=f"{cluster.transport}://{host}:0",
+        bind=f"{cluster.transport}://{place}",
         rank=settings.rank,
     )
 
@@ -84,9 +86,9 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    office = SchedulerOffice(make_van(settings, background=False), shape_of(settings))
     try:
-        print(f"{LISTENING}{office.listen()}", flush=True)
+        print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
         office.serve()
     finally:

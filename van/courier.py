@@ -22,8 +22,9 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 from van.config import VanConfig
+from van.curve import Curve
 from van.endpoints import Endpoints
-from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError, VanError
+from van.errors import AddressError, UnreachablePeerError, VanError
 from van.local_lane import PeerUser, user_of_peer
 from van.message import Message
 from van.outgoing import Parcel
@@ -44,6 +45,9 @@ class ZmqVan:
         background: whether a thread receives while nobody waits. A node whose main thread waits
             all the time (server, scheduler) needs none.
         peer_user: tells the user behind a Unix socket.
+        curve: keys of this node and who is let in; None: no encryption. Needs its own context.
+        listen_on: host to listen on, such as 0.0.0.0, where that is not the one in the address
+            that others get to know.
     """
 
     def __init__(
@@ -52,15 +56,17 @@ class ZmqVan:
         context: zmq.Context[Any] | None = None,
         background: bool = True,
         peer_user: PeerUser = user_of_peer,
+        curve: Curve | None = None,
+        listen_on: str = "",
     ) -> None:
         self.config = config or VanConfig()
         self.receiver: Callable[[Message], None] = _nobody
         self.reports_waits: float | None = 30.0
-        self.on_refused: Callable[[ProtocolVersionError], None] = _ignore
+        self.on_refused: Callable[[VanError], None] = _ignore
         self._owned_context: zmq.Context[Any] | None = None
         if context is None:
             context = self._owned_context = zmq.Context()
-        self._ends = Endpoints(context, self.config, peer_user)
+        self._ends = Endpoints(context, self.config, peer_user, curve, listen_on)
         self._outbox: deque[Parcel] = deque()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -337,5 +343,5 @@ def _nobody(message: Message) -> None:
     log.warning("nobody takes %r", message)
 
 
-def _ignore(error: ProtocolVersionError) -> None:
+def _ignore(error: VanError) -> None:
     log.warning("%s", error)

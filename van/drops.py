@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from van.errors import CodecError, ProtocolVersionError
+from van.errors import CodecError, HandshakeError, ProtocolVersionError, VanError
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +19,12 @@ class Drops:
         counts: gets one more under the reason.
 
     Attributes:
-        refused: peers of other protocol versions that were met; whoever tells them takes them out.
+        refused: peers of other protocol versions that were met, and those with which a handshake
+            failed; whoever tells them, or of them, takes them out.
     """
 
     def __init__(self, counts: Counter[str]) -> None:
-        self.refused: list[ProtocolVersionError] = []
+        self.refused: list[VanError] = []
         self._counts = counts
         self._warned: set[object] = set()
 
@@ -41,5 +42,11 @@ class Drops:
             self.add("malformed", peer, str(error))
             return
         self.add("other_version", peer, str(error))
+        if len(self.refused) < _REMEMBERED_PEERS:
+            self.refused.append(error)
+
+    def add_handshake(self, error: HandshakeError) -> None:
+        """Count a peer that this node cannot speak with."""
+        self._counts["handshake_failed"] += 1
         if len(self.refused) < _REMEMBERED_PEERS:
             self.refused.append(error)
