@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from postoffice.config import ClusterConfig
 from pslite.config import JobConfig
 from van.config import SecurityConfig
-from van.curve import Curve
 from van.errors import ConfigError
 from van.keys import (
     PUBLIC,
@@ -29,6 +29,9 @@ from van.keys import (
     read_secret,
     write_pair,
 )
+
+if TYPE_CHECKING:
+    from van.curve import Curve
 
 SCHEDULER, OBSERVER = "scheduler", "observer"
 
@@ -87,6 +90,8 @@ def curve_of(security: SecurityConfig, role: str, rank: int | None) -> Curve | N
     """
     if not security.curve:
         return None
+    from van.curve import Curve  # ZeroMQ, which a launcher without keys does without
+
     folder = _folder(security)
     return Curve(
         read_secret(_secret_of(folder, security.key, role, rank)),

@@ -17,8 +17,6 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import zmq
-
 from van.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -43,6 +41,8 @@ class KeyPair:
 
 def new_pair() -> KeyPair:
     """A fresh pair, from the system's source of randomness."""
+    import zmq  # a launcher without keys does without
+
     public, secret = zmq.curve_keypair()
     return KeyPair(public.decode(), secret.decode())
 
@@ -58,6 +58,8 @@ def read_secret(file: Path) -> KeyPair:
     Raises:
         ConfigError: it cannot be read, others may read it, or it holds no key.
     """
+    import zmq
+
     text = _read(file)
     if os.stat(file).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"others may read this secret key; chmod 600 {file}", file=str(file))
