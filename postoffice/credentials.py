@@ -63,7 +63,7 @@ def _of_registration(meta: Meta, peer: Peer, nodes: Mapping[int, Node]) -> str |
     body = meta.body if isinstance(meta.body, dict) else {}
     role, rank = body.get("role"), body.get("rank")
     if not isinstance(role, str) or role not in peer.roles:
-        return f"{_named(peer)} registers as {role!r}"
+        return f"{_named(peer)} registers as {role}"
     try:
         holder = nodes.get(node_id(Role(role), rank)) if type(rank) is int else None
     except ValueError:

@@ -32,7 +32,8 @@ from postoffice.errors import (
 from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_name
 from postoffice.queries import Queries
 from postoffice.scheduler import Reply
-from van.addresses import place_of
+from postoffice.strangers import Allowance
+from van.addresses import key_of, place_of
 from van.errors import (
     HandshakeError,
     ProtocolVersionError,
@@ -108,6 +109,7 @@ class Postoffice:
         self._early: list[Message] = []
         self._connected: set[int] = {SCHEDULER_ID}
         self._told: set[str] = set()
+        self._allowance = Allowance()
         van.receiver = self._receive
         van.on_refused = self._note_refused
 
@@ -337,7 +339,7 @@ class Postoffice:
             if meta.recipient_incarnation not in (0, self.incarnation):
                 self._drop("misdirected", message)
             elif message.peer is not None and (why := complaint(message, self.nodes)):
-                self._drop("false key", message, why)
+                self._refuse_key(message, why)
             elif not meta.control:  # nearly all
                 self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:
@@ -377,7 +379,19 @@ class Postoffice:
         node = self.nodes.get(meta.sender)
         return node is not None and node.incarnation == meta.incarnation
 
+    def _refuse_key(self, message: Message, why: str) -> None:
+        """Drop a message whose key does not fit; who only wants to join hears why."""
+        self._drop("false key", message, why)
+        meta, peer = message.meta, message.peer
+        is_own_address = peer is not None and key_of(meta.reply_to) == peer.key
+        if meta.control is Control.REGISTER and self.role is Role.SCHEDULER and is_own_address:
+            reason = f"{why}, which its allow-list at the scheduler does not say"
+            refusal = Message(Meta(control=Control.REFUSED, body={"reason": reason}))
+            self._send_replies([(meta.reply_to, refusal)])
+
     def _drop(self, why: str, message: Message, text: str = "") -> None:
+        if why not in self.counts and len(self.counts) >= _REMEMBERED_REASONS:
+            why = "others"  # a text of a peer's making must not fill our memory
         self.counts[why] += 1
         if self.counts[why] == 1 and len(self.counts) < _REMEMBERED_REASONS:
             log.warning("%s drops %r: %s", self.name, message, text or why)
@@ -440,6 +454,8 @@ class Postoffice:
             if address:
                 self.van.connect(peer, address)
             self.van.send(message)
+        elif address and not self._allowance.take(self.van.now()):
+            self.counts["strangers not answered"] += 1
         elif address:  # somebody who will not get an id
             message.meta.recipient = _STRANGER
             self.van.connect(_STRANGER, address)

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from van.config import VanConfig
 from van.curve import Curve
-from van.endpoints import Endpoints
+from van.endpoints import Endpoints, way_under
 from van.errors import AddressError, UnreachablePeerError, VanError
 from van.local_lane import PeerUser, user_of_peer
 from van.message import Message
@@ -48,6 +48,9 @@ class ZmqVan:
         curve: keys of this node and who is let in; None: no encryption. Needs its own context.
         listen_on: host to listen on, such as 0.0.0.0, where that is not the one in the address
             that others get to know.
+
+    Raises:
+        ConfigError: `[van] transport` asks for the lane, which CURVE rules out.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class ZmqVan:
         listen_on: str = "",
     ) -> None:
         self.config = config or VanConfig()
+        way_under(curve, self.config.transport)  # before anything needs to be closed
         self.receiver: Callable[[Message], None] = _nobody
         self.reports_waits: float | None = 30.0
         self.on_refused: Callable[[VanError], None] = _ignore
