@@ -102,6 +102,7 @@ def failure(curve: Curve | None, address: str, event: int, value: int) -> Handsh
         source = str(Path(curve.allowed.folder) / f"scheduler{PUBLIC}")
     text = (
         f"it ended the handshake: it does not hold the secret key of {short(expected)} "
-        f"({source}); are the key folders of both from the same `pslite keygen`?"
+        f"({source}); are the key folders of both from one `pslite keygen`? Or it "
+        f"speaks without CURVE: [security] curve must be the same for all nodes"
     )
     return HandshakeError(place, text, is_final=event == _PROTOCOL)

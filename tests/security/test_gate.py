@@ -202,6 +202,8 @@ def test_each_failure_says_what_to_do_and_names_the_file(keys: Path) -> None:
     assert str(keys / "worker-1.secret") in str(refused)
     assert refused.is_final
     assert "the node table" in str(failure(ours, elsewhere, NO_DETAIL, 32))
-    assert "curve = on for every node" in str(failure(ours, "tcp://h:1", PROTOCOL, MISMATCH))
+    assert "it speaks without CURVE; set [security] curve = on for every node" in str(
+        failure(ours, "tcp://h:1", PROTOCOL, MISMATCH)
+    )
     assert "it speaks CURVE only" in str(failure(None, "tcp://h:1", PROTOCOL, MISMATCH))
     assert failure(ours, elsewhere, NO_DETAIL, 32).address == "tcp://h:1"
