@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from postoffice.node import SCHEDULER_ID, Node, Role, node_id, node_name
+from postoffice.node import Node, Role, node_id, node_name, role_and_rank
 from van.addresses import key_of, short
-from van.message import Control, Message, Meta
+from van.message import UNASSIGNED, Control, Message, Meta
 from van.peer import Peer
 
 _FROM_SCHEDULER = (
@@ -38,21 +38,27 @@ def complaint(message: Message, nodes: Mapping[int, Node]) -> str | None:
     peer, meta = message.peer, message.meta
     if peer is None:
         return None
-    if meta.control:
-        why = _of_control(meta, peer, nodes)
-        if why is not None:
-            return why
     node = nodes.get(meta.sender)
     if node is not None and node.key != peer.key:
         return f"{_named(peer)} speaks as {node_name(meta.sender)}, which has {short(node.key)}"
-    return None
+    if node is None and meta.sender != UNASSIGNED and not _is_of_role(meta.sender, peer):
+        return f"{_named(peer)} speaks as {node_name(meta.sender)}"
+    return _of_control(meta, peer, nodes) if meta.control else None
+
+
+def _is_of_role(node: int, peer: Peer) -> bool:
+    try:
+        return role_and_rank(node)[0].value in peer.roles
+    except ValueError:
+        return False
 
 
 def _of_control(meta: Meta, peer: Peer, nodes: Mapping[int, Node]) -> str | None:
-    is_schedulers = meta.control in _FROM_SCHEDULER or meta.sender == SCHEDULER_ID
-    if is_schedulers and Role.SCHEDULER.value not in peer.roles:
+    if meta.control in _FROM_SCHEDULER and Role.SCHEDULER.value not in peer.roles:
         return f"{_named(peer)} is no scheduler's"
-    if meta.control in _WITH_ADDRESS and key_of(meta.reply_to) != peer.key:
+    # A heartbeat with an address may make a node known to a scheduler that was restarted.
+    is_answered_there = meta.control in _WITH_ADDRESS or meta.reply_to
+    if is_answered_there and key_of(meta.reply_to) != peer.key:
         return f"{_named(peer)} gives the address of another key"
     if meta.control is Control.REGISTER:
         return _of_registration(meta, peer, nodes)

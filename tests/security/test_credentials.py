@@ -53,6 +53,23 @@ def test_what_only_the_scheduler_says_is_taken_from_nobody_else(control: Control
         assert complaint(Message(Meta(control=control), peer=peer(1)), nodes) is None
 
 
+@given(st.integers(0, 2**64 - 1), st.booleans())
+def test_a_life_that_nobody_knows_may_only_be_of_its_keys_role(rank: int, is_data: bool) -> None:
+    sender = node_id(Role.SERVER, rank) if rank < 1 << 18 else rank
+    control = Control.NONE if is_data else Control.HEARTBEAT
+    message = Message(Meta(sender=sender, control=control), peer=Peer("w", frozenset({"worker"})))
+
+    for known in ({}, NODES):
+        if sender and not (sender > 8 and sender % 2 and sender < 1 << 20):
+            assert complaint(message, known)
+
+
+def test_a_heartbeat_that_makes_a_node_known_must_give_its_own_address() -> None:
+    for key, is_right in (("b", True), ("c", False)):
+        meta = Meta(sender=9, control=Control.HEARTBEAT, reply_to=with_key("tcp://h:3", key))
+        assert (complaint(Message(meta, peer=peer(9)), {}) is None) == is_right
+
+
 def registration(role: str, rank: object, speaker: Peer, key: str = "") -> Message:
     meta = Meta(
         control=Control.REGISTER,
