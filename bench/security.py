@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -74,7 +75,14 @@ def run(settings: tuple[str, ...], folder: Path) -> dict[str, float]:
     for setting in settings:
         command += ["--set", setting]
     command += ["--", "python", str(Path(__file__).resolve()), "--worker"]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     for line in result.stdout.splitlines():
         if "figures " in line:
             figures: dict[str, float] = json.loads(line.partition("figures ")[2])

@@ -10,6 +10,17 @@ from van.errors import CodecError, HandshakeError, ProtocolVersionError, VanErro
 log = logging.getLogger(__name__)
 
 _REMEMBERED_PEERS = 1024
+_LONGEST_NAME = 100  # characters of a peer's making in our log
+
+
+def shown(peer: object) -> str:
+    """How a log names a connection, whatever its other end calls itself.
+
+    >>> shown(b"\\0a"), shown("tcp://h:1"), shown("a\\nb")
+    ('0061', 'tcp://h:1', "'a\\\\nb'")
+    """
+    name = peer.hex() if isinstance(peer, bytes) else str(peer)[:_LONGEST_NAME]
+    return name if name.isascii() and name.isprintable() else ascii(name)
 
 
 class Drops:
@@ -33,8 +44,7 @@ class Drops:
         self._counts[why] += 1
         if peer not in self._warned and len(self._warned) < _REMEMBERED_PEERS:
             self._warned.add(peer)
-            name = peer.hex() if isinstance(peer, bytes) else peer
-            log.log(level, "dropped a message from connection %s: %s", name, text)
+            log.log(level, "dropped a message from connection %s: %s", shown(peer), text)
 
     def add_error(self, peer: object, error: CodecError) -> None:
         """Count a message that could not be read."""
