@@ -13,6 +13,7 @@ import sys
 from postoffice.config import join_address
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
+from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
@@ -46,6 +47,10 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         dispatchers=cluster.dispatchers,
         scheduler=settings.scheduler,
         start_timeout=cluster.start_timeout,
+        heartbeat_interval=cluster.heartbeat_interval,
+        heartbeat_timeout=cluster.heartbeat_timeout,
+        scheduler_timeout=cluster.scheduler_timeout,
+        failures=cluster.failures,
     )
 
 
@@ -86,7 +91,12 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    office = SchedulerOffice(make_van(settings, background=False), shape_of(settings))
+    path = settings.job.cluster.journal
+    office = SchedulerOffice(
+        make_van(settings, background=False),
+        shape_of(settings),
+        journal=FileJournal(path) if path else None,
+    )
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
