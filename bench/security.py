@@ -60,10 +60,10 @@ def measure() -> None:
         grads = np.ones((keys.size, 16), np.float32)
         rows.pull(keys)
         figures = {
-            "one_key": median_time(lambda: rows.pull(keys[:1]), 2000),
-            "mib": median_time(dense.pull, 200),
-            "mib_64": median_time(large.pull, 10),
-            "push": median_time(lambda: worker.wait(rows.push(keys, grads)), 200),
+            "one_key": median_time(lambda: rows.pull(keys[:1]), 600),
+            "mib": median_time(dense.pull, 80),
+            "mib_64": median_time(large.pull, 5),
+            "push": median_time(lambda: worker.wait(rows.push(keys, grads)), 80),
         }
         print("figures " + json.dumps(figures), flush=True)
 

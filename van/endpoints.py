@@ -118,14 +118,26 @@ class Endpoints:
         """Make `node` reachable at `address`; a former address of it is forgotten.
 
         Raises:
-            AddressError: no address, or not to be reached in the way that was asked for.
+            AddressError: no address, of another kind than our own, or not to be reached in the way
+                that was asked for.
         """
         if self._addresses.get(node) == address:
             return
+        self._check_kind(address)
         self.disconnect(node)
         self._peers[node] = self._way_to(address)
         self._addresses[node] = address
         log.info("node %d at %s: %r", node, place_of(address), self._peers[node])
+
+    def _check_kind(self, address: str) -> None:
+        """Refuse an address of another kind than our own: it may be of a stranger's making.
+
+        A socket that connects within a process to a name that nobody has cannot even be closed;
+        libzmq waits for somebody to bind it, and ends the process when there are too many.
+        """
+        kind, own = address.partition("://")[0], self.address.partition("://")[0]
+        if own and kind != own:
+            raise AddressError(place_of(address), f"a node at {own}:// reaches others by {own}://")
 
     def _way_to(self, keyed: str) -> ZmqPeer | LaneConnection:
         way, address = self._way, place_of(keyed)

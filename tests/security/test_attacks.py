@@ -302,6 +302,23 @@ def test_an_observer_looks_with_its_own_key_and_cannot_join(
     assert list(reports) == []
 
 
+def test_nobody_is_answered_at_an_address_of_another_kind(start_cluster: Start) -> None:
+    """Such a socket waits for ever for somebody to bind the name, and cannot be closed."""
+    cluster = start_cluster(None, workers=1, config=VanConfig(transport="tcp"))
+    body = {"topic": "cluster", "number": 1}
+    context: zmq.Context[Any] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(cluster.shape.scheduler)
+    for number, kind in enumerate(("inproc", "udp", "ws", "pgm", "ipc") * 10):
+        meta = Meta(control=Control.QUERY, reply_to=f"{kind}://x{number}", recipient=1, body=body)
+        dealer.send_multipart(as_bytes(Message(meta)))
+    dealer.close(1000)
+    context.term()
+
+    counts, van = cluster.scheduler.counts, cluster.workers[0].office.van
+    assert van.wait(lambda: counts["unanswerable"] >= 50, LIMIT)
+
+
 class Tap:
     """Sits between two nodes, records what one says to the other, and can say it again."""
 
