@@ -26,7 +26,7 @@ from postoffice.node import SCHEDULER_ID, Node, Role, node_name
 from postoffice.queries import Queries
 from postoffice.scheduler import Reply
 from postoffice.shape import ClusterShape
-from postoffice.strangers import Allowance
+from postoffice.strangers import Strangers
 from postoffice.view import ClusterView
 from van.addresses import key_of, place_of
 from van.errors import (
@@ -95,7 +95,7 @@ class Exchange:
         self._connected: set[int] = {SCHEDULER_ID}
         self._former: dict[int, Node] = {}  # last lives of the dead
         self._told: set[object] = set()
-        self._allowance = Allowance()
+        self._strangers = Strangers()
         van.receiver = self._receive
         van.on_refused = self._note_refused
 
@@ -291,9 +291,9 @@ class Exchange:
             if address:
                 self.van.connect(peer, address)
             self.van.send(message)
-        elif address and not self._allowance.take(self.van.now()):
-            self.counts["strangers not answered"] += 1
         elif address:  # somebody who will not get an id
+            if not self._strangers.admits(self.van.now()):
+                raise UnreachablePeerError(0, f"more than {self._strangers.most} strangers ask")
             message.meta.recipient = _STRANGER
             self.van.connect(_STRANGER, address)
             self.van.send(message)

@@ -1,34 +1,32 @@
-"""How many who are in no node table get an answer: each takes a connection of its own for a while.
+"""How many peers without an id are answered at a time.
 
-Anybody who reaches a node may ask to be answered at any address. Without a limit a flood of such
-questions would leave the node without descriptors; beyond it answers are left out, and who asked
-in earnest asks again.
+Each answer has a socket of its own, and where nobody is at the address, it stays for the time that
+a closing socket tries to deliver. So whoever asks in the name of such addresses could use up all
+sockets of a node; answers beyond a bound are not sent. Who asks in earnest asks again.
 """
 
 from __future__ import annotations
 
-ANSWERS_A_SECOND = 50.0
-ANSWERS_AT_ONCE = 200.0
+from collections import deque
 
 
-class Allowance:
-    """A bucket of answers that fills as time goes by; the time is an argument.
+class Strangers:
+    """Counts answers to peers without an id.
 
-    >>> allowance = Allowance(rate=1.0, most=2.0)
-    >>> [allowance.take(0.0), allowance.take(0.0), allowance.take(0.5), allowance.take(1.0)]
-    [True, True, False, True]
+    Args:
+        most: answers within `seconds`.
+        seconds: longer than a closing socket lingers.
     """
 
-    def __init__(self, rate: float = ANSWERS_A_SECOND, most: float = ANSWERS_AT_ONCE) -> None:
-        self._rate, self._most, self._left = rate, most, most
-        self._last: float | None = None
+    def __init__(self, most: int = 64, seconds: float = 4.0) -> None:
+        self.most, self.seconds = most, seconds
+        self._times: deque[float] = deque()
 
-    def take(self, now: float) -> bool:
-        """Whether one more may be answered at `now`."""
-        if self._last is not None:
-            self._left = min(self._most, self._left + self._rate * max(0.0, now - self._last))
-        self._last = now
-        if self._left < 1.0:
+    def admits(self, now: float) -> bool:
+        """Whether one more may be answered at `now`; it counts then."""
+        while self._times and self._times[0] <= now - self.seconds:
+            self._times.popleft()
+        if len(self._times) >= self.most:
             return False
-        self._left -= 1.0
+        self._times.append(now)
         return True

@@ -309,7 +309,7 @@ def test_nobody_is_answered_at_an_address_of_another_kind(start_cluster: Start) 
     context: zmq.Context[Any] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.connect(cluster.shape.scheduler)
-    for number, kind in enumerate(("inproc", "udp", "ws", "pgm", "ipc") * 10):
+    for number, kind in enumerate(("inproc", "udp", "ws", "pgm", "ipc") * 10):  # 64 are answered
         meta = Meta(control=Control.QUERY, reply_to=f"{kind}://x{number}", recipient=1, body=body)
         dealer.send_multipart(as_bytes(Message(meta)))
     dealer.close(1000)
