@@ -29,6 +29,7 @@ from kv.table_protocol import PUSHES, TABLES_APP, Command
 from postoffice.customer import Customer
 from postoffice.node import Role, node_id
 from postoffice.postoffice import Postoffice
+from van.addresses import place_of
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
@@ -380,5 +381,5 @@ class Asking:
 
 def _host(address: str) -> str:
     """The host of an address; one without is of this host."""
-    scheme, _, rest = address.partition("://")
+    scheme, _, rest = place_of(address).partition("://")
     return rest.rpartition(":")[0] if scheme == "tcp" else "127.0.0.1"

@@ -25,6 +25,8 @@ class ClusterConfig:
     dispatchers: int = 0  # processes between workers and servers; only 0 so far
     scheduler: str = "127.0.0.1:0"  # where the scheduler listens, HOST:PORT; port 0: any free one
     host: str = "127.0.0.1"  # where the other nodes listen and are reached
+    bind: str = ""  # where nodes listen, if elsewhere: 0.0.0.0 is every address of the machine
+    advertise: str = ""  # host by which others reach the other nodes of this machine; empty: host
     transport: Literal["tcp"] = "tcp"  # how messages travel between nodes
     start_timeout: Seconds = 60.0  # for all nodes to find each other; then the job ends
     heartbeat_interval: Seconds = 1.0  # how often a node says that it lives
@@ -40,6 +42,8 @@ class ClusterConfig:
         _check("servers", 1 <= self.servers <= MAX_SERVERS, self.servers, f"1 to {MAX_SERVERS}")
         _check("workers", self.workers >= 1, self.workers, "1 or more")
         _check("host", bool(self.host), self.host, "a host name or address")
+        is_place = self.advertise not in ("0.0.0.0", "::", "*")
+        _check("advertise", is_place, self.advertise, "a host others reach; use bind to listen")
         _check("start_timeout", self.start_timeout > 0, self.start_timeout, "more than 0s")
         if self.dispatchers != 0:
             raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
@@ -67,6 +71,17 @@ class ClusterConfig:
             on_server=self.on_server_failure,
             restart_timeout=self.restart_timeout,
         )
+
+    @property
+    def advertised_host(self) -> str:
+        """Where servers and workers of this machine are reached."""
+        return self.advertise or self.host
+
+    def listening_host(self, reached_at: str) -> str:
+        """Where a node listens that others reach at the host `reached_at`."""
+        if self.bind:
+            return self.bind
+        return self.host if reached_at == self.advertise else reached_at
 
     @property
     def scheduler_host(self) -> str:

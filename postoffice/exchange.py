@@ -14,6 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 
+from postoffice.credentials import complaint
 from postoffice.customer import Customer
 from postoffice.errors import (
     ClusterStoppedError,
@@ -29,7 +30,14 @@ from postoffice.scheduler import Reply
 from postoffice.shape import ClusterShape
 from postoffice.strangers import Strangers
 from postoffice.view import ClusterView
-from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
+from van.addresses import key_of, place_of
+from van.errors import (
+    HandshakeError,
+    ProtocolVersionError,
+    PsliteError,
+    UnreachablePeerError,
+    VanError,
+)
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
 from van.van import Van
 
@@ -92,7 +100,7 @@ class Exchange:
         self._told: set[object] = set()
         self._strangers = Strangers()
         van.receiver = self._receive
-        van.on_refused = self._note_other_version
+        van.on_refused = self._note_refused
 
     # -- who is there ---------------------------------------------------------------------
 
@@ -337,6 +345,8 @@ class Exchange:
                     self._keep_early(message)
             elif meta.recipient_incarnation not in (0, self.incarnation):
                 self._drop("misdirected", message)
+            elif message.peer is not None and (why := complaint(message, self.nodes)):
+                self._refuse_key(message, why)
             elif not meta.control:  # nearly all
                 self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:
@@ -416,10 +426,21 @@ class Exchange:
         node = self.nodes.get(meta.sender)
         return node is not None and node.incarnation == meta.incarnation
 
-    def _drop(self, why: str, message: Message) -> None:
+    def _drop(self, why: str, message: Message, text: str = "") -> None:
+        if why not in self.counts and len(self.counts) >= _REMEMBERED_REASONS:
+            why = "others"  # a text of a peer's making must not fill our memory
         self.counts[why] += 1
         if self.counts[why] == 1 and len(self.counts) < _REMEMBERED_REASONS:
-            log.warning("%s drops %r: %s", self.name, message, why)
+            log.warning("%s drops %r: %s", self.name, message, text or why)
+
+    def _refuse_key(self, message: Message, why: str) -> None:
+        """Drop a message whose key does not fit; who only wants to join hears why."""
+        self._drop("false key", message, why)
+        meta, peer = message.meta, message.peer
+        is_own_address = peer is not None and key_of(meta.reply_to) == peer.key
+        if meta.control is Control.REGISTER and self.role is Role.SCHEDULER and is_own_address:
+            refusal = Message(Meta(control=Control.REFUSED, body={"reason": why}))
+            self._send_replies([(meta.reply_to, refusal)])
 
     def _receive_request(self, message: Message) -> None:
         customer = self._servers_of_app.get(message.meta.app)
@@ -436,6 +457,25 @@ class Exchange:
     def _receive_control(self, message: Message) -> None:
         raise NotImplementedError
 
+    def _note_refused(self, error: VanError) -> None:
+        if isinstance(error, ProtocolVersionError):
+            self._note_other_version(error)
+        elif isinstance(error, HandshakeError):
+            self._note_handshake(error)
+
+    def _note_handshake(self, error: HandshakeError) -> None:
+        """Nothing gets through to a peer: that ends a registration, and a worker.
+
+        A server or the scheduler must not end because one of many does not let it in.
+        """
+        if not self.nodes and error.address == place_of(self.shape.scheduler):
+            self._refusal = error
+            return
+        log.warning("%s: %s", self.name, error)
+        is_member = any(node.place == error.address for node in self.nodes.values())
+        if error.is_final and is_member and self.role is Role.WORKER:
+            self._stop(ClusterStoppedError, str(error))
+
     def _note_other_version(self, error: ProtocolVersionError) -> None:
         """Tell a peer of another version, once; and if it is our scheduler, give up."""
         if error.reply_to and error.reply_to not in self._told and len(self._told) < _TOLD_PEERS:
@@ -450,4 +490,4 @@ class Exchange:
     def __repr__(self) -> str:
         mark = {Role.SCHEDULER: "H", Role.SERVER: "S", Role.WORKER: "W", Role.DISPATCHER: "D"}
         pending = sum(c.pending for c in list(self._customers.values()))
-        return f"<{mark[self.role]}[{self.node_id}] {self.van.address} pending={pending}>"
+        return f"<{mark[self.role]}[{self.node_id}] {place_of(self.van.address)} pending={pending}>"

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from postoffice.errors import ObserverError
 from postoffice.node import SCHEDULER_ID, Node, Role
+from van.errors import VanError
 from van.message import Control, Message, Meta
 from van.van import Van
 
@@ -36,7 +37,9 @@ class Observer:
         self._scheduler = Node(Role.SCHEDULER, 0, scheduler, 0)
         self._reports: dict[int, dict[str, Any]] = {}
         self._asked: set[int] = set()
+        self._refusal: VanError | None = None
         van.receiver = self._receive
+        van.on_refused = self._note_refused
         van.bind(bind)
 
     def nodes(self) -> list[Node]:
@@ -57,6 +60,7 @@ class Observer:
 
         Raises:
             ObserverError: no answer in time, or it knows nothing of that.
+            HandshakeError: its keys and ours do not fit.
         """
         number = secrets.randbits(64)  # nobody else can answer for the node
         self._asked.add(number)
@@ -69,15 +73,20 @@ class Observer:
         )
         self._van.connect(node.id, node.address)
         self._van.send(Message(meta))
-        self._van.wait(lambda: number in self._reports, self._timeout)
+        self._van.wait(lambda: number in self._reports or self._refusal is not None, self._timeout)
         self._asked.discard(number)
         report = self._reports.pop(number, None)
+        if report is None and self._refusal is not None:
+            raise self._refusal
         if report is None:
             hint = "does the job still run?" if node.id == SCHEDULER_ID else "is it stuck?"
             raise ObserverError(f"{node} did not answer within {self._timeout:g} s; {hint}")
         if report["error"] is not None:
             raise ObserverError(f"{node}: {report['error']}")
         return report["facts"]
+
+    def _note_refused(self, error: VanError) -> None:
+        self._refusal = error
 
     def _receive(self, message: Message) -> None:
         meta = message.meta

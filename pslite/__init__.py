@@ -61,6 +61,7 @@ _HOMES = {
         "CodecError",
         "ProtocolVersionError",
         "AddressError",
+        "HandshakeError",
         "UnreachablePeerError",
     ),
     "postoffice.errors": (
@@ -119,6 +120,7 @@ __all__ = [
     "DamagedCheckpointError",
     "DenseTable",
     "ExponentialDecay",
+    "HandshakeError",
     "He",
     "InverseSqrt",
     "KVError",
@@ -268,6 +270,7 @@ if TYPE_CHECKING:
         AddressError,
         CodecError,
         ConfigError,
+        HandshakeError,
         ProtocolVersionError,
         PsliteError,
         UnreachablePeerError,

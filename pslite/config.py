@@ -19,7 +19,7 @@ from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
 from pslite.values import format_value, nearest, parse_value
-from van.config import VanConfig
+from van.config import SecurityConfig, VanConfig
 from van.errors import ConfigError
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class JobConfig:
     server: ServerConfig = field(default_factory=ServerConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:

@@ -10,6 +10,7 @@ import inspect
 import logging
 import sys
 
+from postoffice.config import join_address
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
 from postoffice.journal import FileJournal
@@ -20,7 +21,8 @@ from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
-from van.courier import ZmqVan
+from pslite.vans import make_van
+from van.addresses import place_of
 from van.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -57,14 +59,14 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
 def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
-    van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
+    van = make_van(settings, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
-    host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
+    place = join_address(cluster.advertised_host, 0)
     office = Postoffice(
         settings.role,
         van,
         shape_of(settings),
-        bind=f"{cluster.transport}://{host}:0",
+        bind=f"{cluster.transport}://{place}",
         rank=settings.rank,
     )
     if settings.job.van.resend == "on":
@@ -96,12 +98,12 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     path = settings.job.cluster.journal
     office = SchedulerOffice(
-        ZmqVan(settings.job.van, background=False),
+        make_van(settings, background=False),
         shape_of(settings),
         journal=FileJournal(path) if path else None,
     )
     try:
-        print(f"{LISTENING}{office.listen()}", flush=True)
+        print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
         office.serve()
     finally:

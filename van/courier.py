@@ -22,8 +22,9 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 from van.config import VanConfig
-from van.endpoints import Endpoints
-from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError, VanError
+from van.curve import Curve
+from van.endpoints import Endpoints, way_under
+from van.errors import AddressError, UnreachablePeerError, VanError
 from van.local_lane import PeerUser, user_of_peer
 from van.message import Message
 from van.outgoing import Parcel
@@ -45,6 +46,12 @@ class ZmqVan:
         background: whether a thread receives while nobody waits. A node whose main thread waits
             all the time (server, scheduler) needs none.
         peer_user: tells the user behind a Unix socket.
+        curve: keys of this node and who is let in; None: no encryption. Needs its own context.
+        listen_on: host to listen on, such as 0.0.0.0, where that is not the one in the address
+            that others get to know.
+
+    Raises:
+        ConfigError: `[van] transport` asks for the lane, which CURVE rules out.
     """
 
     def __init__(
@@ -53,15 +60,18 @@ class ZmqVan:
         context: zmq.Context[Any] | None = None,
         background: bool = True,
         peer_user: PeerUser = user_of_peer,
+        curve: Curve | None = None,
+        listen_on: str = "",
     ) -> None:
         self.config = config or VanConfig()
+        way_under(curve, self.config.transport)  # before anything needs to be closed
         self.receiver: Callable[[Message], None] = _nobody
         self.reports_waits: float | None = 30.0
-        self.on_refused: Callable[[ProtocolVersionError], None] = _ignore
+        self.on_refused: Callable[[VanError], None] = _ignore
         self._owned_context: zmq.Context[Any] | None = None
         if context is None:
             context = self._owned_context = zmq.Context()
-        self._ends = Endpoints(context, self.config, peer_user)
+        self._ends = Endpoints(context, self.config, peer_user, curve, listen_on)
         self._refused = self._ends.refused
         self._outbox: deque[Parcel] = deque()
         self._timers = Timers()
@@ -360,5 +370,5 @@ def _nobody(message: Message) -> None:
     log.warning("nobody takes %r", message)
 
 
-def _ignore(error: ProtocolVersionError) -> None:
+def _ignore(error: VanError) -> None:
     log.warning("%s", error)

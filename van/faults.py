@@ -22,7 +22,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike, NDArray
 
-from van.errors import ConfigError, ProtocolVersionError
+from van.errors import ConfigError, VanError
 from van.message import Message, Meta
 from van.van import Van
 
@@ -251,11 +251,11 @@ class FaultyVan:
             self._van.receiver = take
 
     @property
-    def on_refused(self) -> Callable[[ProtocolVersionError], None]:
+    def on_refused(self) -> Callable[[VanError], None]:
         return self._van.on_refused
 
     @on_refused.setter
-    def on_refused(self, take: Callable[[ProtocolVersionError], None]) -> None:
+    def on_refused(self, take: Callable[[VanError], None]) -> None:
         self._van.on_refused = take
 
     @property

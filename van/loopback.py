@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from van.codec import Buffer, decode, encode
 from van.config import VanConfig
-from van.errors import AddressError, ProtocolVersionError, VanError
+from van.errors import AddressError, VanError
 from van.faults import Delayed, FaultPlan
 from van.message import Message
 from van.timers import NEVER, Timers
@@ -259,7 +259,7 @@ class LoopbackVan:
 
     def __init__(self, network: LoopbackNetwork) -> None:
         self.receiver: Callable[[Message], None] = lambda message: None
-        self.on_refused: Callable[[ProtocolVersionError], None] = lambda error: None
+        self.on_refused: Callable[[VanError], None] = lambda error: None
         self.reports_waits: float | None = None
         self.is_closed = False
         self.is_driving = False
