@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from postoffice.books import Books, Memory
-from postoffice.errors import ClusterStartError, ClusterStoppedError
+from postoffice.errors import ClusterStartError, ClusterStoppedError, LeadershipLostError
 from postoffice.journal import Journal
 from postoffice.keeping import Keeper
 from postoffice.membership import Membership, Phase
@@ -62,6 +62,7 @@ class SchedulerOffice(Postoffice):
         self._desk: SchedulerDesk | None = None
         self._keeper: Keeper | None = None
         self._resumed: float | None = None  # since when it has waited for a former job's nodes
+        self._has_lost = False  # another scheduler leads: nothing may be said any more
         self._is_publishing = False
         self.queries.offer("cluster", self._facts)
 
@@ -189,6 +190,8 @@ class SchedulerOffice(Postoffice):
             raise ClusterStartError(desk.problem)
 
     def _is_started(self) -> bool:
+        if self._has_lost:
+            return True
         if self._resumed is not None:
             return False
         return self._membership.phase is not Phase.GATHERING or bool(self._open_desk.problem)
@@ -201,6 +204,8 @@ class SchedulerOffice(Postoffice):
         """
         membership = self._membership
         self.van.wait(lambda: membership.phase is not Phase.RUNNING or self._stopped)
+        if self._has_lost:
+            self.raise_end()
         # After a failure some nodes may be past saying goodbye.
         patience = _LAST_GOODBYES if membership.failure or self._end else None
         self.van.wait(lambda: membership.phase is Phase.STOPPED, patience)
@@ -221,7 +226,8 @@ class SchedulerOffice(Postoffice):
         """
         self.van.close()
         if self._keeper is not None:
-            if self._membership.phase in (Phase.STOPPING, Phase.STOPPED):
+            is_over = self._membership.phase in (Phase.STOPPING, Phase.STOPPED)
+            if is_over and not self._has_lost:
                 self._keeper.end()
             self._keeper.close()
 
@@ -252,8 +258,13 @@ class SchedulerOffice(Postoffice):
 
     def commit(self) -> None:
         """Write down what was kept, before somebody is told of it; also after each message here."""
-        if self._keeper is not None:
-            self._keeper.commit()
+        if self._keeper is not None and not self._has_lost:
+            try:
+                self._keeper.commit()
+            except LeadershipLostError as error:
+                self._has_lost = True
+                self._stop(LeadershipLostError, error.where)
+                raise
 
     def _call_apps(self, call: Callable[[SchedulerApp], None]) -> None:
         for app in self.apps:
@@ -272,6 +283,8 @@ class SchedulerOffice(Postoffice):
 
     def _receive_control(self, message: Message) -> None:
         meta = message.meta
+        if self._has_lost:
+            return
         if self._resumed is not None:
             if not self._is_known(meta):
                 return  # who registers says it again, when it is clear for which job
@@ -290,7 +303,7 @@ class SchedulerOffice(Postoffice):
 
     def _tick(self) -> None:
         now = self.van.now()
-        if self._watch_return(now):
+        if self._has_lost or self._watch_return(now):
             return
         self._open_desk.tick(now)
         self._call_apps(lambda app: app.tick(now))

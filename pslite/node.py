@@ -11,8 +11,9 @@ import logging
 import sys
 
 from postoffice.errors import ClusterStoppedError
+from postoffice.etcd import Etcd, EtcdJournal
 from postoffice.head import SchedulerOffice
-from postoffice.journal import FileJournal
+from postoffice.journal import FileJournal, Journal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
@@ -89,11 +90,8 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    path = settings.job.cluster.journal
     office = SchedulerOffice(
-        ZmqVan(settings.job.van, background=False),
-        shape_of(settings),
-        journal=FileJournal(path) if path else None,
+        ZmqVan(settings.job.van, background=False), shape_of(settings), journal=_journal(settings)
     )
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
@@ -101,6 +99,17 @@ def _run_scheduler(settings: NodeSettings) -> None:
         office.serve()
     finally:
         office.finalize()
+
+
+def _journal(settings: NodeSettings) -> Journal | None:
+    """What the scheduler keeps its books in; in etcd, when this one may lead."""
+    cluster = settings.job.cluster
+    if cluster.etcd:
+        journal = EtcdJournal(Etcd(cluster.etcd), settings.job.run.name)
+        log.info("the scheduler waits until it may lead")
+        journal.campaign()
+        return journal
+    return FileJournal(cluster.journal) if cluster.journal else None
 
 
 def start_app(reference: str, office: Postoffice) -> None:

@@ -110,13 +110,13 @@ class Nodes:
         self._port = "0"
         self.all: list[Process] = []
 
-    def start(self, role: str, rank: int = 0) -> Process:
+    def start(self, role: str, rank: int = 0, *, is_standby: bool = False) -> Process:
         env = self._environment(
             DMLC_ROLE=role,
             DMLC_NUM_SERVER="1",
             DMLC_NUM_WORKER="2",
             DMLC_PS_ROOT_URI="127.0.0.1",
-            DMLC_PS_ROOT_PORT=self._port,
+            DMLC_PS_ROOT_PORT="0" if is_standby else self._port,
             PSLITE_RANK=str(rank),
             PSLITE_SET=self._settings,
             PYTHONUNBUFFERED="1",
@@ -125,7 +125,7 @@ class Nodes:
         command = [sys.executable, "worker.py"] if role == "worker" else node
         process = Process(command, env, self.folder)
         self.all.append(process)
-        if role == "scheduler":
+        if role == "scheduler" and not is_standby:
             line = process.until("listening on")
             self._port = re.findall(r":(\d+)$", line)[0]
         return process
@@ -212,3 +212,29 @@ def test_by_default_a_killed_worker_ends_the_job_and_is_named_on_every_node(
     assert scheduler.end() != 0
     for process in (workers[0], scheduler):
         process.until("worker 1 was silent for ")
+
+
+@pytest.mark.slow
+def test_a_standby_takes_over_by_etcd_at_another_address(
+    nodes: Callable[..., Nodes], etcd: str
+) -> None:
+    cluster = nodes(etcd=etcd, heartbeat_timeout="100s")
+    scheduler, server = cluster.start("scheduler"), cluster.start("server")
+    standby = cluster.start("scheduler", is_standby=True)
+    workers = [cluster.start("worker", rank) for rank in range(2)]
+    for worker in workers:
+        worker.until("joined")
+        worker.go_on()
+    for worker in workers:
+        worker.until("round 0")
+    assert standby.lines == []
+
+    scheduler.kill()
+    for _ in range(2):
+        for worker in workers:
+            worker.go_on()
+
+    standby.until("listening on")
+    for worker in workers:
+        worker.until("rows -6.0")
+    assert [process.end() for process in [*workers, server, standby]] == [0] * 4
