@@ -20,6 +20,7 @@ The scheduler:
     scheduler        control messages in, replies out (pure)
     scheduler_app    what else is decided there
     books, journal, keeping      what another scheduler needs to go on (pure; a file; both joined)
+    etcd             the same in etcd, where standbys wait
     head             the scheduler's node
 
 errors

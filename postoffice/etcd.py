@@ -148,6 +148,7 @@ class EtcdJournal:
             JournalError: etcd does not answer, or the record is too large for it.
         """
         self._as_leader([self._put(record)])
+        self._next += 1
         self._count += 1
 
     @property
@@ -160,11 +161,17 @@ class EtcdJournal:
         end = {"range_end": self._put(record)["requestPut"]["key"]}
         delete = {"requestDeleteRange": {**self._range(), **end}}
         self._as_leader([delete, self._put(record)])
+        self._next += 1
         self._count = 1
 
     def _put(self, record: bytes) -> dict[str, Any]:
         key = f"{self._prefix}records/{self._next:016d}"
         return {"requestPut": {"key": _b64(key), "value": base64.b64encode(record).decode()}}
+
+    def announce(self, address: str) -> None:
+        """Where nodes that start from now on find the scheduler (`scheduler_address`)."""
+        put = {"key": _b64(self._prefix + "address"), "value": _b64(address), "lease": self._lease}
+        self._as_leader([{"requestPut": put}])
 
     def _as_leader(self, requests: list[dict[str, Any]]) -> None:
         compare = {
@@ -175,7 +182,6 @@ class EtcdJournal:
         answer = self._etcd.call("kv/txn", {"compare": [compare], "success": requests})
         if not answer.get("succeeded"):
             raise LeadershipLostError(self._etcd.endpoint)
-        self._next += 1
 
     def clear(self) -> None:
         """Forget all: the job is over."""
@@ -197,6 +203,12 @@ class EtcdJournal:
 
     def __repr__(self) -> str:
         return f"{self._etcd.endpoint}/{self._prefix}"
+
+
+def scheduler_address(etcd: Etcd, job: str) -> str | None:
+    """Where the leading scheduler of `job` listens, if there is one. Raises `JournalError`."""
+    entries = etcd.call("kv/range", {"key": _b64(f"pslite/{job}/address")}).get("kvs", [])
+    return base64.b64decode(entries[0]["value"]).decode() if entries else None
 
 
 def _b64(text: str) -> str:

@@ -75,6 +75,8 @@ class SchedulerOffice(Postoffice):
         if self._desk is None:
             self.van.bind(self.shape.scheduler)
             self._begin(self._read_journal())
+            if self._journal is not None:
+                self._journal.announce(self.van.address)
             self.van.every(self._tick_every, self._tick)
         return self.van.address
 

@@ -44,6 +44,9 @@ class Journal(Protocol):
     def compact(self, record: bytes) -> None:
         """Forget all records but this one, at once or not at all. Raises `JournalError`."""
 
+    def announce(self, address: str) -> None:
+        """This scheduler listens at `address`: for nodes that look there. Raises `JournalError`."""
+
     def clear(self) -> None:
         """Forget all: the job is over."""
 
@@ -147,6 +150,9 @@ class FileJournal:
             raise self._error(f"cannot be compacted: {error.strerror}") from None
         os.close(self._fd)
         self._fd, self._size, self._compacted = fd, len(data), len(data)
+
+    def announce(self, address: str) -> None:
+        """Nobody looks here: a scheduler that goes on has the same address."""
 
     def clear(self) -> None:
         """The file goes."""

@@ -11,7 +11,7 @@ import logging
 import sys
 
 from postoffice.errors import ClusterStoppedError
-from postoffice.etcd import Etcd, EtcdJournal
+from postoffice.etcd import Etcd, EtcdJournal, scheduler_address
 from postoffice.head import SchedulerOffice
 from postoffice.journal import FileJournal, Journal
 from postoffice.node import Role
@@ -44,13 +44,22 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         servers=cluster.servers,
         workers=cluster.workers,
         dispatchers=cluster.dispatchers,
-        scheduler=settings.scheduler,
+        scheduler=_scheduler_of(settings),
         start_timeout=cluster.start_timeout,
         heartbeat_interval=cluster.heartbeat_interval,
         heartbeat_timeout=cluster.heartbeat_timeout,
         scheduler_timeout=cluster.scheduler_timeout,
         failures=cluster.failures,
     )
+
+
+def _scheduler_of(settings: NodeSettings) -> str:
+    """Where the scheduler listens: as etcd says, where a standby may have taken over."""
+    cluster = settings.job.cluster
+    if settings.role is not Role.SCHEDULER and cluster.etcd:
+        found = scheduler_address(Etcd(cluster.etcd), settings.job.run.name)
+        return found or settings.scheduler
+    return settings.scheduler
 
 
 def make_office(settings: NodeSettings) -> Postoffice:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from postoffice.errors import JournalError, LeadershipLostError
-from postoffice.etcd import Etcd, EtcdJournal
+from postoffice.etcd import Etcd, EtcdJournal, scheduler_address
 
 LIMIT = 60.0
 
@@ -48,6 +48,9 @@ def test_one_leads_at_a_time_and_the_former_one_cannot_write_any_more(etcd: str)
     assert not leads.is_alive()
     assert second.load() == [b"first"]
     second.append(b"second")
+    second.announce("tcp://there:5")
+    assert scheduler_address(Etcd(etcd), "leaders") == "tcp://there:5"
+    assert scheduler_address(Etcd(etcd), "others") is None
     for write in (first.append, first.compact):
         with pytest.raises(LeadershipLostError, match="another scheduler leads now"):
             write(b"late")

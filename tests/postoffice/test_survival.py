@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -18,10 +19,12 @@ from postoffice.errors import (
 from postoffice.failure import FailurePolicy
 from postoffice.head import SchedulerOffice
 from postoffice.node import SCHEDULER_ID, Group, Node, Role
+from postoffice.observer import Observer
 from postoffice.postoffice import Postoffice
 from postoffice.scheduler_app import SchedulerApp
 from postoffice.shape import ClusterShape
 from postoffice.view import ClusterView
+from pslite.looking import status
 from van.faults import FaultPlan, Faults
 from van.loopback import LoopbackNetwork
 from van.message import Message, Meta, answer_to
@@ -59,6 +62,9 @@ class MemoryJournal:
     def compact(self, record: bytes) -> None:
         if not self.is_cut:
             self.records[:] = [record]
+
+    def announce(self, address: str) -> None:
+        pass
 
     def clear(self) -> None:
         if not self.is_cut:
@@ -620,3 +626,31 @@ def test_a_journal_whose_nodes_are_all_dead_does_not_hinder_a_new_job() -> None:
     assert sorted(done) == [0, 1]
     assert cluster.ends == dict.fromkeys(cluster.ends)
     assert cluster.records == []
+
+
+def test_status_tells_of_lives_heartbeats_and_the_dead() -> None:
+    texts: list[str] = []
+
+    def lives(office: Postoffice) -> None:
+        until(office, lambda view: 11 in view.dead)
+        with Observer(cluster.network.van(), SCHEDULER, bind="observer") as observer:
+            texts.append(status(observer))
+
+    def dies(office: Postoffice) -> None:
+        wait_for(office, 1000.0)
+
+    cluster = Cluster(4, 1, [lives, dies], FailurePolicy(on_worker="continue"))
+    cluster.after(2.0, lambda: cluster.restart(Role.WORKER, 1))
+    cluster.after(5.0, lambda: cluster.network.kill("worker 1"))
+    cluster.run()
+
+    heading, _, *rows = texts[0].splitlines()
+    assert re.fullmatch(r"running, epoch \d+, slot map 0", heading)
+    assert [row.split()[:2] for row in rows] == [
+        ["scheduler", "scheduler"],
+        ["server", "0"],
+        ["worker", "0"],
+        ["worker", "1"],
+    ]
+    assert re.search(r"server 0 +server 0 \d+ +1 +\d\.\d s ago +there", texts[0])
+    assert re.search(r"worker 1 +- +2 +- +dead: it was silent for 1\d\.\d s", texts[0])
