@@ -36,6 +36,7 @@ class ClusterConfig:
     on_server_failure: ServerFailure = "stop"  # the same where no other server has its rows
     restart_timeout: Seconds = 60.0  # for an awaited node to come back; then the job ends
     journal: str = ""  # file from which a scheduler started again goes on; empty: none
+    etcd: str = ""  # the same in etcd, http://HOST:PORT, where standbys wait; empty: none
 
     def __post_init__(self) -> None:
         split_address(self.scheduler)

@@ -11,6 +11,7 @@ PsliteError
     ├── FencedNodeError      this node was declared dead: the others do not listen to it any more
     ├── SchedulerLostError   the scheduler has been silent for too long
     ├── JournalError         the scheduler's journal cannot be read or written
+    │   └── LeadershipLostError  another scheduler leads
     └── ObserverError        a node does not answer somebody outside the cluster
 """
 
@@ -64,6 +65,13 @@ class JournalError(PostofficeError):
     def __init__(self, where: str, problem: str) -> None:
         self.where, self.problem = where, problem
         super().__init__(f"the scheduler's journal {where}: {problem}")
+
+
+class LeadershipLostError(JournalError):
+    """Another scheduler leads the cluster now; this one must not say anything any more."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, "another scheduler leads now, so this one ends")
 
 
 class ObserverError(PostofficeError):

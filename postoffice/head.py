@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from postoffice.books import Books, Memory
-from postoffice.errors import ClusterStartError, ClusterStoppedError
+from postoffice.errors import ClusterStartError, ClusterStoppedError, LeadershipLostError
 from postoffice.journal import Journal
 from postoffice.keeping import Keeper
 from postoffice.membership import Membership, Phase
@@ -62,6 +62,7 @@ class SchedulerOffice(Postoffice):
         self._desk: SchedulerDesk | None = None
         self._keeper: Keeper | None = None
         self._resumed: float | None = None  # since when it has waited for a former job's nodes
+        self._has_lost = False  # another scheduler leads: nothing may be said any more
         self._is_publishing = False
         self.queries.offer("cluster", self._facts)
 
@@ -74,6 +75,8 @@ class SchedulerOffice(Postoffice):
         if self._desk is None:
             self.van.bind(self.shape.scheduler)
             self._begin(self._read_journal())
+            if self._journal is not None:
+                self._journal.announce(self.van.address)
             self.van.every(self._tick_every, self._tick)
         return self.van.address
 
@@ -96,9 +99,6 @@ class SchedulerOffice(Postoffice):
             desk.resume(*memory.restore(desk.membership, barriers, now), now)
             for app in self.apps:
                 memory.restore_app(app)
-            for node in desk.membership.nodes.values():
-                if node.id != SCHEDULER_ID:
-                    self.van.connect(node.id, node.address)
             self._resumed = now
             log.warning("goes on with the cluster of %r", self._journal)
         books = Books(
@@ -106,6 +106,8 @@ class SchedulerOffice(Postoffice):
         )
         self._keeper = Keeper(self._journal, books, is_new=memory is None)
         self._see(desk.view())
+        if memory is not None:  # they may not know where this one is
+            self._send_replies(desk.tables())
 
     def _watch_return(self, now: float) -> bool:
         """Whether the former job's nodes have not spoken yet; if they never do, begin anew.
@@ -190,6 +192,8 @@ class SchedulerOffice(Postoffice):
             raise ClusterStartError(desk.problem)
 
     def _is_started(self) -> bool:
+        if self._has_lost:
+            return True
         if self._resumed is not None:
             return False
         return self._membership.phase is not Phase.GATHERING or bool(self._open_desk.problem)
@@ -202,6 +206,8 @@ class SchedulerOffice(Postoffice):
         """
         membership = self._membership
         self.van.wait(lambda: membership.phase is not Phase.RUNNING or self._stopped)
+        if self._has_lost:
+            self.raise_end()
         # After a failure some nodes may be past saying goodbye.
         patience = _LAST_GOODBYES if membership.failure or self._end else None
         self.van.wait(lambda: membership.phase is Phase.STOPPED, patience)
@@ -222,7 +228,8 @@ class SchedulerOffice(Postoffice):
         """
         self.van.close()
         if self._keeper is not None:
-            if self._membership.phase in (Phase.STOPPING, Phase.STOPPED):
+            is_over = self._membership.phase in (Phase.STOPPING, Phase.STOPPED)
+            if is_over and not self._has_lost:
                 self._keeper.end()
             self._keeper.close()
 
@@ -253,8 +260,13 @@ class SchedulerOffice(Postoffice):
 
     def commit(self) -> None:
         """Write down what was kept, before somebody is told of it; also after each message here."""
-        if self._keeper is not None:
-            self._keeper.commit()
+        if self._keeper is not None and not self._has_lost:
+            try:
+                self._keeper.commit()
+            except LeadershipLostError as error:
+                self._has_lost = True
+                self._stop(LeadershipLostError, error.where)
+                raise
 
     def _call_apps(self, call: Callable[[SchedulerApp], None]) -> None:
         for app in self.apps:
@@ -273,6 +285,8 @@ class SchedulerOffice(Postoffice):
 
     def _receive_control(self, message: Message) -> None:
         meta = message.meta
+        if self._has_lost:
+            return
         if self._resumed is not None:
             if not self._is_known(meta):
                 return  # who registers says it again, when it is clear for which job
@@ -291,7 +305,7 @@ class SchedulerOffice(Postoffice):
 
     def _tick(self) -> None:
         now = self.van.now()
-        if self._watch_return(now):
+        if self._has_lost or self._watch_return(now):
             return
         self._open_desk.tick(now)
         self._call_apps(lambda app: app.tick(now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from postoffice.books import Books
-from postoffice.errors import JournalError
+from postoffice.errors import JournalError, LeadershipLostError
 from postoffice.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,11 @@ class Keeper:
         self._is_told = False
 
     def commit(self) -> None:
-        """Write what has changed. A journal that cannot be written is an error in the log."""
+        """Write what has changed. A journal that cannot be written is an error in the log.
+
+        Raises:
+            LeadershipLostError: another scheduler goes on; this one must not act any more.
+        """
         record = self.books.changes()
         if self._journal is None or record is None:
             return
@@ -37,6 +41,8 @@ class Keeper:
             else:
                 self._journal.append(record)
             self._is_behind = self._is_told = False
+        except LeadershipLostError:
+            raise
         except JournalError as error:
             if not self._is_told:
                 log.error("%s; a scheduler started again would not find its cluster", error)

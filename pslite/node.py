@@ -12,8 +12,9 @@ import sys
 
 from postoffice.config import join_address
 from postoffice.errors import ClusterStoppedError
+from postoffice.etcd import Etcd, EtcdJournal, scheduler_address
 from postoffice.head import SchedulerOffice
-from postoffice.journal import FileJournal
+from postoffice.journal import FileJournal, Journal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
@@ -47,13 +48,22 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         servers=cluster.servers,
         workers=cluster.workers,
         dispatchers=cluster.dispatchers,
-        scheduler=settings.scheduler,
+        scheduler=_scheduler_of(settings),
         start_timeout=cluster.start_timeout,
         heartbeat_interval=cluster.heartbeat_interval,
         heartbeat_timeout=cluster.heartbeat_timeout,
         scheduler_timeout=cluster.scheduler_timeout,
         failures=cluster.failures,
     )
+
+
+def _scheduler_of(settings: NodeSettings) -> str:
+    """Where the scheduler listens: as etcd says, where a standby may have taken over."""
+    cluster = settings.job.cluster
+    if settings.role is not Role.SCHEDULER and cluster.etcd:
+        found = scheduler_address(Etcd(cluster.etcd), settings.job.run.name)
+        return found or settings.scheduler
+    return settings.scheduler
 
 
 def make_office(settings: NodeSettings) -> Postoffice:
@@ -96,11 +106,8 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    path = settings.job.cluster.journal
     office = SchedulerOffice(
-        make_van(settings, background=False),
-        shape_of(settings),
-        journal=FileJournal(path) if path else None,
+        make_van(settings, background=False), shape_of(settings), journal=_journal(settings)
     )
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
@@ -108,6 +115,17 @@ def _run_scheduler(settings: NodeSettings) -> None:
         office.serve()
     finally:
         office.finalize()
+
+
+def _journal(settings: NodeSettings) -> Journal | None:
+    """What the scheduler keeps its books in; in etcd, when this one may lead."""
+    cluster = settings.job.cluster
+    if cluster.etcd:
+        journal = EtcdJournal(Etcd(cluster.etcd), settings.job.run.name)
+        log.info("the scheduler waits until it may lead")
+        journal.campaign()
+        return journal
+    return FileJournal(cluster.journal) if cluster.journal else None
 
 
 def start_app(reference: str, office: Postoffice) -> None:
