@@ -173,7 +173,7 @@ def train_worker(
     """
     learner = Learner(worker, conf, data.schema, Stopwatch())
     standing = Standing(learner)
-    keeper = Keeper(learner, standing, data, checkpoint)
+    keeper = Keeper(learner, standing, data, checkpoint, sync=sync)
     if not keeper.resume() and worker.rank == 0:
         learner.assign_initial()
     _go_on(listener, standing)
@@ -220,7 +220,7 @@ def train_together(
     """
     learners = [Learner(worker, conf, data.schema, Stopwatch()) for worker in workers]
     standings = [Standing(learner) for learner in learners]
-    keeper = TogetherKeeper(learners, standings, data, checkpoint)
+    keeper = TogetherKeeper(learners, standings, data, checkpoint, sync=sync)
     if not keeper.resume():
         learners[0].assign_initial()
     _go_on(listener, standings[0])
