@@ -21,8 +21,8 @@ from apps.ctr.modelconf import ModelConfig, model_config
 from apps.ctr.models import network_class
 from apps.ctr.progress import Step
 from apps.ctr.trainer import TrainResult, train_together, train_worker
+from kv.checkpoint import last_good
 from kv.checkpoint.config import CheckpointConfig
-from kv.checkpoint.shelf import last_good
 from kv.local import LocalCluster
 from pslite.session import local_cluster
 
@@ -194,7 +194,7 @@ def test_a_cluster_whose_worker_was_killed_goes_on_where_it_was(
     data.mkdir()
     generate(rows=3000, seed=1).write_parquet(data / "final_train.parquet")
     generate(rows=200, seed=2).write_parquet(data / "final_test.parquet")
-    settings = ["checkpoint.every_steps=20", "train.batch_size=32", "train.epoch=4"]
+    settings = ["checkpoint.every_steps=10", "train.batch_size=64", "train.epoch=2"]
 
     def command(name: str) -> list[str]:
         place = f"checkpoint.dir={tmp_path / name / 'checkpoints'}"
