@@ -253,9 +253,11 @@ def train_together(
 
 
 def _go_on(listener: Listener | None, standing: Standing) -> None:
-    """Let the reports count on from the rows of an earlier run."""
-    if isinstance(listener, Progress):
-        listener.go_on(standing.share.rows)
+    """Let the reports count on from the rows of an earlier run, if there was one."""
+    if isinstance(listener, Progress) and standing.resumed_from is not None:
+        epoch, batch = standing.position.epoch, standing.position.batch
+        whence = f"{standing.resumed_from}, after batch {batch} of epoch {epoch}"
+        listener.go_on(standing.share.rows, whence)
 
 
 def _test(learner: Learner, test: Dataset, share: Share) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from apps.ctr.cli import main
 from apps.ctr.dataset import Dataset, open_source
 from apps.ctr.errors import CtrError
 from apps.ctr.modelconf import ModelConfig, model_config
@@ -222,3 +224,26 @@ def test_a_cluster_whose_worker_was_killed_goes_on_where_it_was(
 
     assert figures("cut")["resumed_from"] is not None
     assert figures("cut")["digest"] == figures("whole")["digest"]
+
+
+def test_the_command_says_what_it_goes_on_from(
+    tmp_path: Path, generate: Callable[..., Any]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    generate(rows=500, seed=1).write_parquet(data / "final_train.parquet")
+    where = f"checkpoint.dir={tmp_path / 'run' / 'checkpoints'}"
+    options = [where, "checkpoint.every_steps=3", "train.batch_size=64"]
+    arguments = ["train", "--conf", str(ROOT / "conf" / "fnn.ini"), "--data", str(data)]
+    arguments += ["--out", str(tmp_path / "run")]
+    arguments += [part for text in options for part in ("--set", text)]
+
+    first = CliRunner().invoke(main, arguments)
+    second = CliRunner().invoke(main, arguments)
+    without = CliRunner().invoke(main, [*arguments, "--set", "checkpoint.every_steps=0"])
+
+    assert first.exit_code == 0, first.output
+    assert "going on from" not in first.output
+    assert "going on from ckpt-000002, after batch 6 of epoch 1, 384 rows" in second.output
+    assert without.exit_code == 2
+    assert "[checkpoint] every" in without.output
