@@ -105,7 +105,7 @@ class ShardLoader:
         self._clear()
         for manifest in chain:
             for shard in manifest.servers:
-                if self._is_wanted(shard) and not _is_renewed(shard.rank, manifest, chain):
+                if self._is_wanted(shard) and not is_renewed(shard.rank, manifest, chain):
                     self._load_shard(place, manifest, shard)
         with self._engine.lock:
             self._engine.progress.resume(list(steps))
@@ -223,10 +223,14 @@ class ShardLoader:
                 )
 
 
-def _is_renewed(rank: int, manifest: Manifest, chain: Sequence[Manifest]) -> bool:
-    """Whether a later checkpoint of the chain has all rows of that server."""
+def is_renewed(rank: int, manifest: Manifest, chain: Sequence[Manifest]) -> bool:
+    """Whether a later checkpoint of the chain has all rows of that server's slots.
+
+    It wrote them itself, or it is gone: then who took its slots over did.
+    """
     later = chain[chain.index(manifest) + 1 :]
-    return any(shard.is_full for part in later for shard in part.servers if shard.rank == rank)
+    by_rank = [{shard.rank: shard.is_full for shard in part.servers} for part in later]
+    return any(is_full.get(rank, True) for is_full in by_rank)
 
 
 def _read(place: Place, manifest: Manifest, entry: FileEntry) -> NDArray[np.uint8]:
