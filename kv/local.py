@@ -15,6 +15,8 @@ from typing import Any
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
 from kv.executor import threads_of
+from kv.leases.book import LeaseBook
+from kv.leases.events import Event
 from kv.local_worker import LocalWorker
 from postoffice.errors import ClusterStoppedError
 
@@ -27,16 +29,23 @@ class LocalCluster:
         mode: of tables that name none, `async` or `sync`.
         seed: of initial values.
         threads: whether each worker has a thread of its own.
+        record: called with each event of data leased to workers, before it counts.
     """
 
     def __init__(
-        self, num_workers: int = 1, mode: str = "async", seed: int = 1, threads: bool = False
+        self,
+        num_workers: int = 1,
+        mode: str = "async",
+        seed: int = 1,
+        threads: bool = False,
+        record: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.engine = Engine(num_workers, mode, seed, parts=threads_of(0) if threads else 1)
         self.num_workers, self.threads = num_workers, threads
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.failure: str | None = None
+        self.leases = LeaseBook(num_workers, record)
         self.workers = [LocalWorker(self, rank) for rank in range(num_workers)]
         self._barriers: dict[str, list[int]] = {}  # name -> how often each rank came
         self._gathers: list[list[Any]] = [[] for _ in range(num_workers)]  # values not yet taken

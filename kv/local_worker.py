@@ -13,6 +13,9 @@ from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
 from kv.errors import KVError, WouldWaitError
+from kv.leases.client import LocalLeases
+from kv.leases.pieces import DataSet
+from kv.leases.reader import Shards
 from kv.local_tables import LocalDenseTable, LocalSparseTable
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.spec import TableSpec
@@ -133,8 +136,30 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             self._open_engine()
             return self._cluster.gather(self._rank, sent)
 
+    def shards(
+        self,
+        name: str,
+        records: int,
+        *,
+        epochs: int = 1,
+        unit: int = 1,
+        grain: int = 1,
+        in_parts: bool = False,
+    ) -> Shards:
+        """The pieces of a data set that fall to this worker; see `kv.protocols.Worker.shards`.
+
+        Where one thread drives all workers, the iteration ends when nothing is left to be given.
+        """
+        parts = self.num_workers if in_parts else 1
+        size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
+        data = DataSet(name=name, parts=parts, **size)
+        self._open_engine()
+        return Shards(LocalLeases(self._cluster, self._rank), data, lambda: None)
+
     def close(self) -> None:
         """This worker is done; nobody waits for it any more. A second call does nothing."""
+        with self._cluster.lock:
+            self._cluster.leases.lose(self._rank, "left", 0.0)
         self.engine.finish(self._rank)
         self._cluster.tell_change()
 

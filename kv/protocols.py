@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kv.initializers import Initializer
+from kv.leases.reader import Shards
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
 
@@ -218,6 +219,41 @@ class Worker(Protocol):
 
         A value is of msgpack types and NumPy arrays. Returns the list at rank 0, None elsewhere;
         all workers must call it.
+        """
+
+    def shards(
+        self,
+        name: str,
+        records: int,
+        *,
+        epochs: int = 1,
+        unit: int = 1,
+        grain: int = 1,
+        in_parts: bool = False,
+    ) -> Shards:
+        """Share the reading of a data set: iterate over the pieces that fall to this worker.
+
+            for piece in worker.shards("train", records=1_000_000, epochs=3, unit=1024):
+                for start in range(piece.start, piece.stop, 1024):
+                    ...  # records start to start + 1024 of epoch piece.epoch: pull, push
+
+        A worker that is slow gets fewer, what a dead one had not done goes to the others, and in
+        the job's accounts every record counts exactly once. It counts when the next piece is asked
+        for and all pushes of this worker are answered. The iteration ends when all workers together
+        have done everything, so a name stands for one reading; who opens it again carries on. One
+        thread of a worker reads a data set.
+
+        Args:
+            name: of the data set; all workers must say the same of it.
+            records: how many there are in an epoch, under positions 0 to records - 1.
+            epochs: how often all of them are read. Pieces of an epoch come before those of the
+                next, which may begin while others finish the one before.
+            unit: records of a batch; pieces begin at its multiples.
+            grain: records that are read at once, a row group for instance; pieces rather end there.
+            in_parts: each unit is cut into one part for each worker, by rank, as for `sync` mode:
+                every worker gets every unit.
+        Raises:
+            LeaseError: another worker describes the data set differently.
         """
 
     def close(self) -> None: ...

@@ -23,6 +23,9 @@ from kv.gather import Gatherer
 from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
+from kv.leases.client import RemoteLeases
+from kv.leases.pieces import DataSet
+from kv.leases.reader import Shards
 from kv.placement import SlotMap
 from kv.prefetching import Prefetched, Prefetches
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
@@ -83,6 +86,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._mode, self._seed = mode, seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
+        self._leases = RemoteLeases(office)
         self._steps = 0
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self.slots = SlotMap.even(max(1, office.shape.servers))
@@ -435,6 +439,22 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def gather(self, value: Any) -> list[Any] | None:
         """Collect a value of each worker at rank 0; see `kv.protocols.Worker.gather`."""
         return self._gatherer.gather(value)
+
+    def shards(
+        self,
+        name: str,
+        records: int,
+        *,
+        epochs: int = 1,
+        unit: int = 1,
+        grain: int = 1,
+        in_parts: bool = False,
+    ) -> Shards:
+        """The pieces of a data set that fall to this worker; see `kv.protocols.Worker.shards`."""
+        parts = self.num_workers if in_parts else 1
+        size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
+        data = DataSet(name=name, parts=parts, **size)
+        return Shards(self._leases, data, self._customer.wait_all)
 
     def close(self, failure: str | None = None) -> None:
         """Wait for what is under way, then say goodbye.
