@@ -139,7 +139,10 @@ class LocalJob:
         self._life.all_started(time.monotonic())
 
     def _start_node(self, role: Role, rank: int, job: JobConfig, command: Sequence[str]) -> None:
-        settings = NodeSettings(role=role, rank=rank, job=job, verbose=self._options.verbose)
+        folder = None if self._run_dir is None else self._run_dir.path.resolve()
+        settings = NodeSettings(
+            role=role, rank=rank, job=job, verbose=self._options.verbose, run_dir=folder
+        )
         self._start(NodeName(role, rank), command, environ.child_environ(self._env, settings))
 
     def _start(self, name: NodeName, command: Sequence[str], env: Mapping[str, str]) -> None:

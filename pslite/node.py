@@ -10,6 +10,7 @@ import inspect
 import logging
 import sys
 
+from kv.leases.desk import LeaseDesk
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
@@ -85,12 +86,14 @@ def run_node(settings: NodeSettings) -> None:
 
 def _run_scheduler(settings: NodeSettings) -> None:
     office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    desk = LeaseDesk(office, settings.run_dir)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()
         office.serve()
     finally:
         office.finalize()
+        desk.close()
 
 
 def start_app(reference: str, office: Postoffice) -> None:

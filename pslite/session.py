@@ -12,6 +12,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postoffice.node import Role
@@ -107,6 +108,7 @@ def local_cluster(
     mode: str = "async",
     seed: int = 1,
     server_app: ServerApp | None = None,
+    run_dir: Path | None = None,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -115,9 +117,10 @@ def local_cluster(
         mode: of tables that name none: `async` or `sync`.
         seed: of initial values.
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
+        run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app)
+    return LocalNodes(servers, workers, mode, seed, server_app, run_dir)

@@ -19,7 +19,7 @@ WORKERS = 3
 
 def read_all(shards: DataShards, worker: int, life: int = 1, now: float = 0.0) -> list[Piece]:
     """One worker reads until it is told that all is done."""
-    found = []
+    found: list[Piece] = []
     while True:
         answer = shards.ask(worker, life, now)
         if answer.piece is None:
@@ -225,7 +225,7 @@ def test_sets_of_spans_are_sets(data: st.DataObject) -> None:
 
 
 class Cluster(RuleBasedStateMachine):
-    """Workers that ask, work, die, come again, pause; messages that repeat; a desk that restarts."""
+    """Workers that ask, work, die and come again; repeated words; a desk that restarts."""
 
     @initialize(
         records=st.integers(0, 60),
@@ -286,14 +286,14 @@ class Cluster(RuleBasedStateMachine):
         self.life[worker] += 1
         self.over.discard(worker)
 
-    @precondition(lambda self: getattr(self, "old", None))
+    @precondition(lambda self: bool(getattr(self, "old", None)))
     @rule(data=st.data())
     def a_former_life_speaks(self, data: st.DataObject) -> None:
         worker, life, number = data.draw(st.sampled_from(self.old))
         if number not in self.shards.leases:  # else it has not been found dead: it counts
             assert not self.shards.finish(worker, life, number, self.now)
 
-    @precondition(lambda self: getattr(self, "said", None))
+    @precondition(lambda self: bool(getattr(self, "said", None)))
     @rule(data=st.data())
     def a_word_comes_again(self, data: st.DataObject) -> None:
         worker, life, number = data.draw(st.sampled_from(self.said))
