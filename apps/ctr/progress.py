@@ -27,6 +27,7 @@ class Step:
         batch: number of the global batch in its epoch, from 1.
         labels, scores: float32 (rows,), scores before the step.
         loss: sum of the rows' losses.
+        position: rows of the job up to here, of all workers and epochs; 0: not known.
     """
 
     epoch: int
@@ -34,6 +35,7 @@ class Step:
     labels: NDArray[np.float32]
     scores: NDArray[np.float32]
     loss: float
+    position: int = 0
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Progress:
         interval: batches between two reports; 0 is never.
         log: a file of one JSON object a line, or None.
         say: gets each line for people.
-        total: rows of all epochs for the bar, None if unknown.
+        total: rows of all epochs and workers for the bar, None if unknown.
         now: a clock in seconds.
     """
 
@@ -86,7 +88,7 @@ class Progress:
     def __call__(self, step: Step) -> None:
         self._since.add(step)
         self._rows += len(step.labels)
-        self._bar.update(len(step.labels))
+        self._bar.update(max(0, step.position - self._bar.n))  # a piece may come a second time
         self._batches += 1
         if self._interval and self._batches % self._interval == 0:
             self._report(step)

@@ -1,12 +1,15 @@
 """The training loop of one worker, and of several that share a process.
 
-Asynchronous: batch i belongs to worker i mod W, whose loss is the mean over its batch.
-Synchronous: each batch is cut into W contiguous parts and each worker's loss is its rows' sum over
-the rows of the whole batch, so the sum of the parts' gradients is the gradient of the batch; a
-worker whose part is empty takes its step all the same.
+Asynchronous: a worker's loss is the mean over its batch. Synchronous: each worker's loss is its
+rows' sum over the rows of the whole batch, so the sum of the parts' gradients is the gradient of
+the batch; a worker whose part is empty takes its step all the same. `apps.ctr.reading` says who
+gets which rows.
 
 Everything drawn at random comes from seeds, and each loop runs in a fixed order: with a fixed
 number of workers the same data gives the same model, asynchronous steps of separate workers aside.
+
+A worker may be started again amid the training, or die for good while others go on: it does not
+begin the model anew, its rows are trained on by others, and what it should have tested rank 0 does.
 """
 
 from __future__ import annotations
@@ -14,28 +17,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.ctr.batch import Rows, part_bounds
 from apps.ctr.dataset import Dataset
 from apps.ctr.learner import Learner
 from apps.ctr.metrics import Quality, quality, row_losses
 from apps.ctr.modelconf import ModelConfig
 from apps.ctr.progress import Step
+from apps.ctr.reading import Share, shards_of, shares
 from apps.ctr.snapshot import Snapshot, take_snapshot
 from apps.ctr.stopwatch import PARTS, Stopwatch
+from kv.leases.reader import Shards
 from kv.protocols import Worker
 
 Listener = Callable[[Step], None]
 
 
 @dataclass
-class Share:
-    """What one worker did, as it is gathered at rank 0."""
+class Portion:
+    """What one worker did, as it is gathered at rank 0; losses are those of the last epoch."""
 
+    rank: int = 0
     rows: int = 0
     seconds: float = 0.0
     epoch: int = 0
@@ -47,10 +52,12 @@ class Share:
     scores: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
 
     def add(self, step: Step) -> None:
-        if step.epoch != self.epoch:
-            self.epoch, self.epoch_rows, self.epoch_loss = step.epoch, 0, 0.0
         self.rows += len(step.labels)
         self.clicks += int(np.count_nonzero(step.labels))
+        if step.epoch < self.epoch:
+            return  # a piece of an epoch before, which another worker has left
+        if step.epoch > self.epoch:
+            self.epoch, self.epoch_rows, self.epoch_loss = step.epoch, 0, 0.0
         self.epoch_rows += len(step.labels)
         self.epoch_loss += float(row_losses(step.labels, step.scores).sum())
 
@@ -63,7 +70,7 @@ class TrainResult:
     """How a training run went, over all workers.
 
     Attributes:
-        train_samples: rows trained on, each epoch counted.
+        train_samples: rows trained on by the workers that are there at the end, epochs counted.
         train_clicks: those of them whose label is 1.
         train_logloss: mean over the last epoch, each row scored before its step; None without one.
         seconds: of the training loop, of the slowest worker.
@@ -98,45 +105,34 @@ class TrainResult:
         return self.snapshot.digest()
 
 
-def train_steps(learner: Learner, data: Dataset, *, sync: bool) -> Iterator[Step]:
-    """Train on all epochs, one step at each `next`; see the module for who gets which rows."""
-    conf = learner.conf.train
-    shares = _shares(learner, data, sync)
+def train_steps(
+    learner: Learner, data: Dataset, *, sync: bool, shards: Shards | None = None
+) -> Iterator[Step]:
+    """Train on all epochs, one step at each `next`.
+
+    Args:
+        shards: the leases of the data; None: they are asked for.
+    """
+    conf, worker = learner.conf.train, learner.worker
+    if shards is None:
+        shards = shards_of(worker, conf, data, sync=sync)
     learner.clock.skip()
-    for share, upcoming in _with_next(shares, look_ahead=conf.prefetch and not sync):
-        learner.clock.lap("data")
-        next_rows = None if upcoming is None else upcoming.rows
-        loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
-        yield Step(share.epoch, share.number, share.rows.labels, scores, loss)
-        learner.clock.skip()
+    for piece in shares(worker, conf, data, shards, sync=sync):
+        for share, upcoming in _with_next(piece, look_ahead=conf.prefetch and not sync):
+            learner.clock.lap("data")
+            next_rows = None if upcoming is None else upcoming.rows
+            loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
+            shards.seen(share.seen)
+            labels = share.rows.labels
+            yield Step(share.epoch, share.number, labels, scores, loss, share.position)
+            learner.clock.skip()
+        learner.finish()  # before the next piece is asked for, which says that this one is done
     learner.finish()
 
 
-class _Batch(NamedTuple):
-    """A worker's rows of a batch of `batch_rows`; epochs and numbers count from 1."""
-
-    epoch: int
-    number: int
-    rows: Rows
-    batch_rows: int
-
-
-def _shares(learner: Learner, data: Dataset, sync: bool) -> Iterator[_Batch]:
-    """The batches, or parts of batches, that the learner's worker trains on."""
-    conf, worker = learner.conf.train, learner.worker
-    rank, workers = worker.rank, worker.num_workers
-    for epoch in range(1, conf.epoch + 1):
-        shuffle = (conf.seed, epoch) if conf.shuffle else None
-        for number, batch in enumerate(data.batches(conf.batch_size, shuffle=shuffle)):
-            if not sync and number % workers != rank:
-                continue
-            bounds = part_bounds(batch.size, rank, workers) if sync else (0, batch.size)
-            yield _Batch(epoch, number + 1, batch.rows(*bounds), batch.size)
-
-
 def _with_next(
-    batches: Iterator[_Batch], *, look_ahead: bool
-) -> Iterator[tuple[_Batch, _Batch | None]]:
+    batches: Iterator[Share], *, look_ahead: bool
+) -> Iterator[tuple[Share, Share | None]]:
     """Each batch with the one after it; with None where that is not looked for, or is none."""
     if not look_ahead:
         yield from ((batch, None) for batch in batches)
@@ -176,23 +172,27 @@ def train_worker(
         The result over all workers at rank 0, None elsewhere.
     """
     learner = Learner(worker, conf, data.schema, Stopwatch())
-    if worker.rank == 0:
+    shards = shards_of(worker, conf.train, data, sync=sync)
+    if worker.rank == 0 and not shards.has_begun:
         learner.assign_initial()
     worker.barrier("model is ready")
-    share, started = Share(), time.perf_counter()
-    for step in train_steps(learner, data, sync=sync):
-        share.add(step)
+    portion, started = Portion(worker.rank), time.perf_counter()
+    for step in train_steps(learner, data, sync=sync, shards=shards):
+        portion.add(step)
         if listener is not None:
             listener(step)
-    share.seconds = time.perf_counter() - started
-    share.step_seconds = dict(learner.clock.seconds)
+    portion.seconds = time.perf_counter() - started
+    portion.step_seconds = dict(learner.clock.seconds)
     worker.barrier("model is trained")
     if test is not None:
-        _test(learner, test, share)
-    shares = worker.gather(share.as_message())
+        _test(learner, test, portion)
+    gathered = worker.gather(portion.as_message())
     result = None
-    if shares is not None:
-        result = _result([Share(**found) for found in shares], learner, test is not None)
+    if gathered is not None:
+        portions = [Portion(**found) for found in gathered]
+        if test is not None:
+            portions += _test_for(set(range(worker.num_workers)), portions, learner, test)
+        result = _result(portions, learner, test is not None)
     worker.barrier("model is read")
     return result
 
@@ -213,7 +213,7 @@ def train_together(
     """
     learners = [Learner(worker, conf, data.schema, Stopwatch()) for worker in workers]
     learners[0].assign_initial()
-    shares, started = [Share() for _ in workers], time.perf_counter()
+    portions, started = [Portion(worker.rank) for worker in workers], time.perf_counter()
     runs = [train_steps(learner, data, sync=sync) for learner in learners]
     running = list(range(len(runs)))
     while running:
@@ -222,37 +222,48 @@ def train_together(
             if step is None:
                 running.remove(rank)
                 continue
-            shares[rank].add(step)
+            portions[rank].add(step)
             if listener is not None and rank == 0:
                 listener(step)
-    for learner, share in zip(learners, shares, strict=True):
-        share.seconds = time.perf_counter() - started
-        share.step_seconds = dict(learner.clock.seconds)
+    for learner, portion in zip(learners, portions, strict=True):
+        portion.seconds = time.perf_counter() - started
+        portion.step_seconds = dict(learner.clock.seconds)
     if test is not None:
-        for learner, share in zip(learners, shares, strict=True):
-            _test(learner, test, share)
-    return _result(shares, learners[0], test is not None)
+        for learner, portion in zip(learners, portions, strict=True):
+            _test(learner, test, portion)
+    return _result(portions, learners[0], test is not None)
 
 
-def _test(learner: Learner, test: Dataset, share: Share) -> None:
-    steps = list(score_part(learner, test, learner.worker.rank, learner.worker.num_workers))
+def _test(learner: Learner, test: Dataset, portion: Portion) -> None:
+    steps = list(score_part(learner, test, portion.rank, learner.worker.num_workers))
     empty = np.empty(0, np.float32)
-    share.labels = np.concatenate([empty, *(step.labels for step in steps)])
-    share.scores = np.concatenate([empty, *(step.scores for step in steps)])
+    portion.labels = np.concatenate([empty, *(step.labels for step in steps)])
+    portion.scores = np.concatenate([empty, *(step.scores for step in steps)])
 
 
-def _result(shares: Sequence[Share], learner: Learner, is_tested: bool) -> TrainResult:
-    last = max(share.epoch for share in shares)
-    latest = [share for share in shares if share.epoch == last]
-    rows = sum(share.epoch_rows for share in latest)
-    labels = np.concatenate([share.labels for share in shares])
-    scores = np.concatenate([share.scores for share in shares])
+def _test_for(
+    ranks: set[int], portions: Sequence[Portion], learner: Learner, test: Dataset
+) -> list[Portion]:
+    """Portions of workers that are not there any more: what they should have tested, no more."""
+    missing = [Portion(rank) for rank in sorted(ranks - {portion.rank for portion in portions})]
+    for portion in missing:
+        _test(learner, test, portion)
+        portion.step_seconds = dict.fromkeys(PARTS, 0.0)
+    return missing
+
+
+def _result(portions: Sequence[Portion], learner: Learner, is_tested: bool) -> TrainResult:
+    last = max(portion.epoch for portion in portions)
+    latest = [portion for portion in portions if portion.epoch == last]
+    rows = sum(portion.epoch_rows for portion in latest)
+    labels = np.concatenate([portion.labels for portion in portions])
+    scores = np.concatenate([portion.scores for portion in portions])
     return TrainResult(
-        train_samples=sum(share.rows for share in shares),
-        train_clicks=sum(share.clicks for share in shares),
-        train_logloss=sum(share.epoch_loss for share in latest) / rows if rows else None,
-        seconds=max(share.seconds for share in shares),
-        step_seconds={part: [share.step_seconds[part] for share in shares] for part in PARTS},
+        train_samples=sum(portion.rows for portion in portions),
+        train_clicks=sum(portion.clicks for portion in portions),
+        train_logloss=sum(portion.epoch_loss for portion in latest) / rows if rows else None,
+        seconds=max(portion.seconds for portion in portions),
+        step_seconds={part: [portion.step_seconds[part] for portion in portions] for part in PARTS},
         test=quality(labels, scores) if is_tested else None,
         snapshot=take_snapshot(learner),
     )

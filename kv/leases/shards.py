@@ -248,7 +248,8 @@ class DataShards:
         team = max(self._expected - len(self._gone), 1)
         mean = sum(living) / len(living) if living else None
         relative = asker.speed / mean if asker.speed and mean else 1.0
-        share = int(self._left / (SHARES * team) * min(relative, 1.0))
+        cuts = SHARES * team if team > 1 else 1  # alone it does all anyway
+        share = int(self._left / cuts * min(relative, 1.0))
         if asker.speed is None:
             return min(share, FIRST_UNITS * self.data.unit)
         wanted = min(int(asker.speed * self._seconds), GROWTH * max(asker.size, self.data.unit))
