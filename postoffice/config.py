@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from postoffice.failure import ServerFailure, WorkerFailure
 from van.errors import ConfigError
 from van.quantities import Seconds
 
@@ -26,7 +27,9 @@ class ClusterConfig:
     host: str = "127.0.0.1"  # where the other nodes listen and are reached
     transport: Literal["tcp"] = "tcp"  # how messages travel between nodes
     start_timeout: Seconds = 60.0  # for all nodes to find each other; then the job ends
-    on_worker_failure: str = "stop"  # stop: the first node that fails ends the job
+    on_worker_failure: WorkerFailure = "stop"  # stop the job, continue without it, or restart it
+    on_server_failure: ServerFailure = "stop"  # stop the job, or restart the server and wait for it
+    max_restarts: int = 3  # of one node by the launcher; then its failure ends the job
 
     def __post_init__(self) -> None:
         split_address(self.scheduler)
@@ -36,10 +39,7 @@ class ClusterConfig:
         _check("start_timeout", self.start_timeout > 0, self.start_timeout, "more than 0s")
         if self.dispatchers != 0:
             raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
-        if self.on_worker_failure != "stop":
-            is_later = self.on_worker_failure in ("continue", "restart")
-            why = "not supported yet" if is_later else "unknown"
-            raise _error("on_worker_failure", f"{self.on_worker_failure!r} is {why}; use stop")
+        _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")
 
     @property
     def scheduler_host(self) -> str:

@@ -91,6 +91,7 @@ class LocalNodes:
     def _run_scheduler(self) -> None:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
         desk = LeaseDesk(office, self._run_dir)
+        office.apps.append(desk)
         try:
             office.start()
             office.serve()

@@ -12,6 +12,7 @@ import sys
 
 from kv.leases.desk import LeaseDesk
 from postoffice.errors import ClusterStoppedError
+from postoffice.failure import FailurePolicy
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
@@ -45,6 +46,9 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         dispatchers=cluster.dispatchers,
         scheduler=settings.scheduler,
         start_timeout=cluster.start_timeout,
+        failures=FailurePolicy(
+            on_worker=cluster.on_worker_failure, on_server=cluster.on_server_failure
+        ),
     )
 
 
@@ -87,6 +91,7 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
     desk = LeaseDesk(office, settings.run_dir)
+    office.apps.append(desk)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()

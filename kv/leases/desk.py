@@ -1,6 +1,6 @@
 """The scheduler's edge of the leases: workers' requests in, answers out, deaths noted.
 
-An app of the scheduler (`joined`, `died`, `left`, `tick`, `state`, `restore`). The ledger, if the
+An app of the scheduler, see `postoffice.scheduler_app`. The ledger, if the
 job has a run folder, is the truth about what was given and done; what a restarted scheduler finds
 elsewhere only adds what no event holds.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from kv.leases.protocol import LEASES_APP, Command
 from postoffice.customer import Customer
 from postoffice.node import Node, Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from postoffice.scheduler_app import SchedulerApp
 from van.errors import PsliteError
 from van.message import Kind, Message, answer_to
 
 
-class LeaseDesk:
+class LeaseDesk(SchedulerApp):
     """Gives training data to the workers of a job.
 
     Args:
@@ -118,15 +119,12 @@ class LeaseDesk:
         if node.role is Role.WORKER:
             self.book.lose(node.rank, why, now)
 
-    def tick(self, now: float) -> None:
-        """Nothing is due by time alone."""
-
     def state(self) -> dict[str, Any]:
         """What a restarted scheduler needs, msgpack types."""
         events = [pack_event(event) for event in self._events]
         return {"job": self._job, "events": events, "seen": self.book.seen()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Any, notes: Sequence[Any] = ()) -> None:
         """Carry on where a former scheduler of this job stopped.
 
         Raises:
