@@ -32,7 +32,7 @@ from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
-from kv.settings import GREATEST
+from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import (
@@ -407,7 +407,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         Raises:
             SettingError: `lr` is no finite number of 0 or more.
         """
-        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": float(lr)})
+        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": learning_rate(table.name, lr)})
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered.

@@ -8,6 +8,8 @@ from typing import Literal
 from van.errors import ConfigError
 from van.quantities import NBytes, Seconds
 
+LONGEST_SPIN = 10e-3  # seconds; whoever looks keeps a core from all others meanwhile
+
 
 @dataclass(frozen=True, kw_only=True)
 class VanConfig:
@@ -38,6 +40,9 @@ class VanConfig:
             if value < least:
                 problem = f"expected {least} or more, got {value}"
                 raise ConfigError(problem, section="van", key=key)
+        if not 0 <= self.spin <= LONGEST_SPIN:
+            problem = f"expected 0s to {LONGEST_SPIN * 1000:g}ms, got {self.spin:g}s"
+            raise ConfigError(f"{problem}: it keeps a core busy", section="van", key="spin")
         if self.max_frames > 65000:
             problem = f"expected at most 65000, got {self.max_frames}"
             raise ConfigError(problem, section="van", key="max_frames")
