@@ -46,6 +46,7 @@ from kv.tables import (
     wanted_of,
 )
 from postoffice.customer import Customer, Finish
+from postoffice.errors import ClusterStoppedError
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from van.buffers import Buffers
@@ -486,7 +487,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_failure = error is not None
+        # That another node failed is no failure of this one, and it is known where it matters.
+        is_failure = error is not None and not isinstance(error, ClusterStoppedError)
         if isinstance(error, SystemExit):
             is_failure = error.code not in (None, 0)
         self.close(f"{type(error).__name__}: {error}" if is_failure else None)

@@ -50,9 +50,7 @@ def sums(result: subprocess.CompletedProcess[str]) -> list[int]:
 def test_a_worker_started_again_carries_on_and_every_record_counts_once(
     run_job: RunJob, tmp_path: Path, death: str
 ) -> None:
-    result = run_job(
-        COUNTS.format(death=death), 1, 2, "--set", "cluster.on_worker_failure=restart"
-    )
+    result = run_job(COUNTS.format(death=death), 1, 2, "--set", "cluster.on_worker_failure=restart")
 
     assert result.returncode == 0
     assert "worker 1 was restarted 1 time" in result.stderr
