@@ -57,11 +57,18 @@ SERVER = """
     import os
 
     def start(office):
-        def look():
-            if os.path.exists("go") and os.environ.get("SERVER_FAILS"):
-                raise RuntimeError("boom")
+        wait, failed = office.van.wait, []
 
-        office.van.every(0.05, look)
+        def failing_wait(done, timeout=None):
+            def look():
+                if os.path.exists("go") and os.environ.get("SERVER_FAILS") and not failed:
+                    failed.append(True)
+                    raise RuntimeError("boom")
+                return done()
+
+            return wait(look, timeout)
+
+        office.van.wait = failing_wait  # which start and serve are in all the time
 """
 CASES = [
     (moment, cause)
@@ -99,25 +106,28 @@ def test_a_job_stops_and_leaves_nothing(
     before = shared_files()
     command = [sys.executable, "-m", "pslite", "local", "local.ini", "--run", "run"]
     command += ["--servers", "1", "--workers", "2", "--", "python", "worker.py", moment, cause]
-    launcher = subprocess.Popen(
-        command, cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert launcher.stdout is not None
     said = []
-    for line in launcher.stdout:
-        said.append(line)
-        if "[worker 1] here" in line:
-            break
-    family = psutil.Process(launcher.pid).children(recursive=True)
-    assert len(family) >= 4, said
-    begun = time.monotonic()
+    with subprocess.Popen(
+        command, cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        for line in launcher.stdout:
+            said.append(line)
+            if "[worker 1] here" in line:
+                break
+        family = psutil.Process(launcher.pid).children(recursive=True)
+        assert len(family) >= 4, said
+        begun = time.monotonic()
 
-    if cause in ("worker", "server"):
-        (work / "go").touch()
-    else:
-        launcher.send_signal(signal.Signals[cause])
-    rest, _ = launcher.communicate(timeout=60)
-    seconds = time.monotonic() - begun
+        if cause in ("worker", "server"):
+            (work / "go").touch()
+        else:
+            launcher.send_signal(signal.Signals[cause])
+        try:
+            rest, _ = launcher.communicate(timeout=60)
+        finally:
+            launcher.terminate()
+        seconds = time.monotonic() - begun
 
     said += rest.splitlines()
     print("\n".join(said))  # shown when the test fails
