@@ -17,7 +17,7 @@ rng = np.random.default_rng(
     0
 )  # every worker could read a file instead; here all make the same data
 ids = rng.integers(0, 50, RECORDS).astype(np.uint64)
-values = (ids % 7).astype(np.float32)
+values = (1 + ids % 7).astype(np.float32)
 
 with pslite.connect() as worker:
     table = worker.sparse_table("means", dim=1, optimizer=pslite.Adagrad(lr=0.5))

@@ -44,7 +44,7 @@ def test_data_shared_by_workers(tmp_path: Path, environment: Callable[..., dict[
     )
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "[0. 1. 2. 3. 4. 5. 6. 0. 1.]" in result.stdout
+    assert "[1. 2. 3. 4. 5. 6. 7. 1. 2.]" in result.stdout
     account = audit(tmp_path / "run")["records"]
     assert account.balances
     assert account.counted == 40_000
