@@ -8,6 +8,7 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT       where the scheduler listens
     DMLC_NODE_HOST                  where this node listens; wins over
     DMLC_INTERFACE                  the network interface whose address it takes
+    PS_HEARTBEAT_INTERVAL, PS_HEARTBEAT_TIMEOUT     seconds, whole or with a fraction; 0: off
     PSLITE_VERBOSE, PS_VERBOSE      0, 1: connections, 2: every message; the first wins
     PSLITE_CONF                     an ini file
     PSLITE_SET                      lines section.key=value; an indented line continues a value
@@ -18,6 +19,7 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +41,8 @@ OURS = (
     "DMLC_PS_ROOT_PORT",
     "DMLC_NODE_HOST",
     "DMLC_INTERFACE",
+    "PS_HEARTBEAT_INTERVAL",
+    "PS_HEARTBEAT_TIMEOUT",
     "PSLITE_VERBOSE",
     "PS_VERBOSE",
     "PSLITE_CONF",
@@ -106,7 +110,7 @@ def from_environ(
         uri or cluster.scheduler_host, cluster.scheduler_port if port is None else port
     )
     given = {key: count for key, count in counts.items() if count is not None}
-    cluster = _replace(cluster, {**given, "scheduler": address})
+    cluster = _replace(cluster, {**given, **_heartbeats(env), "scheduler": address})
     if role is not Role.SCHEDULER and cluster.scheduler_port == 0:
         raise ConfigError(
             "where is the scheduler? Set DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, or [cluster] "
@@ -196,6 +200,27 @@ def _whole(env: Mapping[str, str], name: str, most: int | None = None) -> int | 
     return int(text)
 
 
+def _heartbeats(env: Mapping[str, str]) -> dict[str, object]:
+    """ps-lite's two variables, in seconds; there an interval of 0 switches heartbeats off."""
+    interval = _seconds(env, "PS_HEARTBEAT_INTERVAL")
+    timeout = _seconds(env, "PS_HEARTBEAT_TIMEOUT")
+    found: dict[str, object] = {}
+    if interval:
+        found["heartbeat_interval"] = interval
+    if timeout is not None or interval == 0:
+        found["heartbeat_timeout"] = 0.0 if interval == 0 else timeout
+    return found
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
+        raise ConfigError(f"expected a number of seconds, got {text!r}", key=name)
+    return float(text)
+
+
 def _rank(env: Mapping[str, str], role: Role, cluster: ClusterConfig) -> int | None:
     rank = _whole(env, "PSLITE_RANK")
     ranks = {
@@ -233,6 +258,8 @@ def _replace(cluster: ClusterConfig, changes: dict[str, object]) -> ClusterConfi
         "dispatchers": "DMLC_NUM_DISPATCHER",
         "scheduler": "DMLC_PS_ROOT_URI",
         "host": "DMLC_NODE_HOST",
+        "heartbeat_interval": "PS_HEARTBEAT_INTERVAL",
+        "heartbeat_timeout": "PS_HEARTBEAT_TIMEOUT",
     }
     try:
         return replace(cluster, **changes)  # type: ignore[arg-type]

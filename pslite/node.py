@@ -12,8 +12,8 @@ import sys
 
 from kv.leases.desk import LeaseDesk
 from postoffice.errors import ClusterStoppedError
-from postoffice.failure import FailurePolicy
 from postoffice.head import SchedulerOffice
+from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.environ import NodeSettings
@@ -47,9 +47,10 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         dispatchers=cluster.dispatchers,
         scheduler=settings.scheduler,
         start_timeout=cluster.start_timeout,
-        failures=FailurePolicy(
-            on_worker=cluster.on_worker_failure, on_server=cluster.on_server_failure
-        ),
+        heartbeat_interval=cluster.heartbeat_interval,
+        heartbeat_timeout=cluster.heartbeat_timeout,
+        scheduler_timeout=cluster.scheduler_timeout,
+        failures=cluster.failures,
     )
 
 
@@ -90,7 +91,12 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    path = settings.job.cluster.journal
+    office = SchedulerOffice(
+        ZmqVan(settings.job.van, background=False),
+        shape_of(settings),
+        journal=FileJournal(path) if path else None,
+    )
     desk = LeaseDesk(office, settings.run_dir)
     office.apps.append(desk)
     try:
