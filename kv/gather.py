@@ -36,7 +36,7 @@ class Gatherer:
         self._office = office
         self._customer = Customer(GATHER_APP, 0, office, self._receive, remote_error)
         self._come: dict[int, dict[int, Any]] = {}  # number of the gather -> rank -> value
-        self._count = 0
+        self._count = self._taken = 0
         self._given: tuple[int, Any, int, int] | None = None  # number, value; to whom, in what life
         office.on_view.append(self._look_at_collector)
 
@@ -44,7 +44,8 @@ class Gatherer:
         meta = message.meta
         _, rank = role_and_rank(meta.sender)
         value = _unpack(meta.body["value"], message.arrays)
-        self._come.setdefault(int(meta.body["number"]), {})[rank] = value
+        if int(meta.body["number"]) >= self._taken:  # else a copy of what was taken
+            self._come.setdefault(int(meta.body["number"]), {})[rank] = value
         self._office.send(Message(answer_to(meta)))
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -65,6 +66,7 @@ class Gatherer:
         come[self._office.rank] = _unpack(_pack(value, arrays), arrays)  # as from elsewhere
         self._office.wait(lambda: not self._awaited() - come.keys())
         del self._come[number]
+        self._taken = number + 1
         silent = sorted(self._ranks(self._office.members(Role.WORKER)) - come.keys())
         if silent:
             raise KVError(f"workers {silent} were closed without their part of a gather")
@@ -97,13 +99,26 @@ class Gatherer:
         node = self._office.nodes.get(head)
         self._given = (number, value, head, 0 if node is None else node.incarnation)
         timestamp = self._customer.new_request([head])
-        meta = Meta(recipient=head, flags=Flag.PUSH, app=GATHER_APP, timestamp=timestamp, body=body)
+        meta = Meta(
+            recipient=head,
+            flags=Flag.PUSH,
+            app=GATHER_APP,
+            timestamp=timestamp,
+            oldest=self._customer.oldest,
+            piece=1,
+            body=body,
+        )
         with self._customer.sending(timestamp):
-            self._office.send(Message(meta, arrays))
+            self._customer.send(Message(meta, arrays))
         return timestamp
 
     def _look_at_collector(self, old: ClusterView, new: ClusterView) -> None:
-        """Give again what a collector's former life was given last."""
+        """Give again what a collector's former life was given last.
+
+        One that leaves has its program behind it, so it has had all values that it asked for.
+        """
+        for gone in new.gone - old.gone:
+            self._customer.excuse(gone)
         if self._given is None:
             return
         number, value, head, life = self._given

@@ -1,6 +1,6 @@
 """The environment variables: the one module that reads them.
 
-The `DMLC_*` names and `PS_VERBOSE` have ps-lite's meaning. What is unset is as the ini file says,
+The `DMLC_*` and `PS_*` names have ps-lite's meaning. What is unset is as the ini file says,
 which `PSLITE_CONF` names and `PSLITE_SET` overrides.
 
     DMLC_ROLE                       scheduler, server or worker
@@ -8,6 +8,8 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT       where the scheduler listens
     DMLC_NODE_HOST                  where this node listens; wins over
     DMLC_INTERFACE                  the network interface whose address it takes
+    PS_RESEND                       0 or 1: [van] resend
+    PS_RESEND_TIMEOUT               milliseconds: [van] resend_timeout
     PS_HEARTBEAT_INTERVAL, PS_HEARTBEAT_TIMEOUT     seconds, whole or with a fraction; 0: off
     PSLITE_VERBOSE, PS_VERBOSE      0, 1: connections, 2: every message; the first wins
     PSLITE_CONF                     an ini file
@@ -30,6 +32,7 @@ from pslite.addresses import address_of_interface, address_towards, is_loopback
 from pslite.config import JobConfig, read_job
 from pslite.ini import split_assignments
 from pslite.values import nearest
+from van.config import VanConfig
 from van.errors import ConfigError
 
 OURS = (
@@ -44,6 +47,8 @@ OURS = (
     "PS_HEARTBEAT_INTERVAL",
     "PS_HEARTBEAT_TIMEOUT",
     "PSLITE_VERBOSE",
+    "PS_RESEND",
+    "PS_RESEND_TIMEOUT",
     "PS_VERBOSE",
     "PSLITE_CONF",
     "PSLITE_SET",
@@ -121,7 +126,7 @@ def from_environ(
     return NodeSettings(
         role=role,
         rank=_rank(env, role, cluster),
-        job=replace(job, cluster=cluster),
+        job=replace(job, cluster=cluster, van=_van(env, job.van)),
         verbose=verbosity(env),
         run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
     )
@@ -233,6 +238,18 @@ def _rank(env: Mapping[str, str], role: Role, cluster: ClusterConfig) -> int | N
         problem = f"{role} {rank} does not exist; the job has {ranks}, counted from 0"
         raise ConfigError(problem, key="PSLITE_RANK")
     return rank
+
+
+def _van(env: Mapping[str, str], van: VanConfig) -> VanConfig:
+    """The settings of the van with ps-lite's variables about resending."""
+    resend, timeout = _whole(env, "PS_RESEND", 1), _whole(env, "PS_RESEND_TIMEOUT")
+    if timeout == 0:
+        raise ConfigError("expected 1 millisecond or more, got 0", key="PS_RESEND_TIMEOUT")
+    return replace(
+        van,
+        resend=van.resend if resend is None else ("off", "on")[resend],
+        resend_timeout=van.resend_timeout if timeout is None else timeout / 1000,
+    )
 
 
 def _host(

@@ -16,6 +16,7 @@ from postoffice.head import SchedulerOffice
 from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from postoffice.resending import Resend
 from pslite.environ import NodeSettings
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
@@ -60,13 +61,16 @@ def make_office(settings: NodeSettings) -> Postoffice:
     van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
     host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
-    return Postoffice(
+    office = Postoffice(
         settings.role,
         van,
         shape_of(settings),
         bind=f"{cluster.transport}://{host}:0",
         rank=settings.rank,
     )
+    if settings.job.van.resend == "on":
+        office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
+    return office
 
 
 def run_node(settings: NodeSettings) -> None:

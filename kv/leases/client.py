@@ -81,11 +81,12 @@ class RemoteLeases:
             app=LEASES_APP,
             timestamp=request,
             oldest=self._customer.oldest,
+            piece=1,
             cmd=command,
             body=body,
         )
         with self._customer.sending(request):
-            self._office.send(Message(meta))
+            self._customer.send(Message(meta))
         return request
 
 
