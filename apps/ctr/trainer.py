@@ -70,9 +70,10 @@ class TrainResult:
     """How a training run went, over all workers.
 
     Attributes:
-        train_samples: rows trained on by the workers that are there at the end, epochs counted.
-        train_clicks: those of them whose label is 1.
+        train_samples: rows trained on, each epoch counted.
+        train_clicks: those whose label is 1, of the workers that were there at the end.
         train_logloss: mean over the last epoch, each row scored before its step; None without one.
+            Of those workers, too.
         seconds: of the training loop, of the slowest worker.
         step_seconds: part of a step -> seconds, a list by rank.
         test: quality on the test data; None without any.
@@ -192,7 +193,8 @@ def train_worker(
         portions = [Portion(**found) for found in gathered]
         if test is not None:
             portions += _test_for(set(range(worker.num_workers)), portions, learner, test)
-        result = _result(portions, learner, test is not None)
+        samples = shards.data.records * shards.data.epochs  # all of them, whoever is gone
+        result = _result(portions, learner, samples, test is not None)
     worker.barrier("model is read")
     return result
 
@@ -231,7 +233,8 @@ def train_together(
     if test is not None:
         for learner, portion in zip(learners, portions, strict=True):
             _test(learner, test, portion)
-    return _result(portions, learners[0], test is not None)
+    samples = sum(portion.rows for portion in portions)
+    return _result(portions, learners[0], samples, test is not None)
 
 
 def _test(learner: Learner, test: Dataset, portion: Portion) -> None:
@@ -252,14 +255,16 @@ def _test_for(
     return missing
 
 
-def _result(portions: Sequence[Portion], learner: Learner, is_tested: bool) -> TrainResult:
+def _result(
+    portions: Sequence[Portion], learner: Learner, samples: int, is_tested: bool
+) -> TrainResult:
     last = max(portion.epoch for portion in portions)
     latest = [portion for portion in portions if portion.epoch == last]
     rows = sum(portion.epoch_rows for portion in latest)
     labels = np.concatenate([portion.labels for portion in portions])
     scores = np.concatenate([portion.scores for portion in portions])
     return TrainResult(
-        train_samples=sum(portion.rows for portion in portions),
+        train_samples=samples,
         train_clicks=sum(portion.clicks for portion in portions),
         train_logloss=sum(portion.epoch_loss for portion in latest) / rows if rows else None,
         seconds=max(portion.seconds for portion in portions),
