@@ -143,7 +143,7 @@ def check_failures(job: JobConfig, file: Path | None) -> None:
             f"and a worker that is started again has lost count of the steps; use stop"
         )
         where = {"section": "cluster", "key": "on_worker_failure"}
-        raise ConfigError(problem, file=file and str(file), **where)
+        raise ConfigError(problem, file=None if file is None else str(file), **where)
 
 
 def check_network(job: TrainJob, origin: Origin) -> None:
