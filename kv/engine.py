@@ -366,7 +366,11 @@ class Engine:
         Raises:
             SettingError: `lr` is no finite number of 0 or more.
         """
-        self.table(table).store.set_lr(lr)
+        held = self.table(table)
+        try:
+            held.store.set_lr(lr)
+        except SettingError as error:
+            raise SettingError(f"table {held.spec.name}", error.problem) from None
 
     def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights); keys rise within a batch."""
