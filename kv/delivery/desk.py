@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
-from kv.engine_table import Table
 from kv.placement import SlotMap, slot_of
-from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command, key_places
+from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
+from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
 from van.message import Kind, Message, Meta, answer_to
 
-Tables = Sequence[tuple[int, Table, int]]
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
@@ -108,7 +107,7 @@ class Desk:
         meta = message.meta
         if meta.cmd not in WITH_KEYS:
             return True
-        if any(table.is_dense for _, table, _ in self._tables_of(meta)):
+        if any(is_whole(meta, table) for _, table, _ in self._tables_of(meta)):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
         return bool(here[self._slots_of(message)].all())
@@ -131,7 +130,7 @@ class Desk:
                 return True
         if meta.cmd in _REPEATED:  # the push is done, what is left is the pull
             self._complete(message)
-            leave_pull(message, [table.is_dense for _, table, _ in self._tables_of(meta)])
+            leave_pull(message, self._tables_of(meta))
             return True
         self._send(Message(answer_to(meta)))
         return False
@@ -144,17 +143,23 @@ class Desk:
             return ~touched
         touched[self._slots_of(message)] = True
         for _, table, _ in self._tables_of(meta):
-            if table.is_dense:
+            if is_whole(meta, table):
                 touched[slot_of(table.store.keys)] = True  # type: ignore[union-attr]
         return touched
 
     def _slots_of(self, message: Message) -> NDArray[np.uint16]:
-        self._complete(message)
         meta = message.meta
-        is_dense = [table.is_dense for _, table, _ in self._tables_of(meta)]
-        places = key_places(is_dense, meta.cmd in WITH_VALUES)
-        lists = [message.arrays[place] for place in places if place < len(message.arrays)]
-        return slot_of(np.concatenate([keys.astype(np.uint64) for keys in lists] or [_NO_KEYS]))
+        if not meta.body or "blocks" not in meta.body:
+            self._complete(message)
+        tables = self._tables_of(meta)
+        places = name_places(meta, tables, meta.cmd in WITH_VALUES)
+        named = [table for _, table, _ in tables if not is_whole(meta, table)]
+        slots = [
+            row_slots(table, message.arrays[place])
+            for table, place in zip(named, places, strict=True)
+            if place < len(message.arrays)
+        ]
+        return np.concatenate([*slots, _NO_SLOTS])
 
     def left_of(self, meta: Meta, writes: list[Write]) -> list[Write]:
         """What of a push is still to be applied here, row by row."""
@@ -164,9 +169,11 @@ class Desk:
             return writes
         is_applied = self.windows.applied(entry)
         left: list[Write] = []
-        for number, keys, values in writes:
+        for (number, keys, values), (_, table, _) in zip(
+            writes, self._tables_of(meta), strict=True
+        ):
             if keys is not None:
-                rows = ~is_applied[slot_of(keys)]
+                rows = ~is_applied[row_slots(table, keys)]
                 keys, values = keys[rows], values[rows]
             left.append((number, keys, values))
         return left
@@ -244,16 +251,8 @@ class Desk:
             self.slots, self.map_version = slots, slots.version
 
 
-def leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
-    """Make a pull of a push and pull whose push is done."""
-    places = key_places(is_dense, has_values=True)
-    message.arrays = [message.arrays[place] for place in places]
-    message.meta.cmd, message.meta.body = Command.PULL, _CREATING
-
-
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
     return all(stream.has_come(int(timestamp), int(piece)) for timestamp, piece in after)
 
 
-_CREATING = {"create": True}  # nobody changes it
-_NO_KEYS = np.empty(0, np.uint64)
+_NO_SLOTS = np.empty(0, np.uint16)

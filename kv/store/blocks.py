@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.dense import BlockShare
-from kv.errors import KeyListError
+from kv.errors import KeyListError, ValueShapeError
 from kv.executor import Turns
 from kv.fairlock import FairLock
 from kv.spec import TableSpec
@@ -24,6 +24,8 @@ from kv.store.stats import StoreStats
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
+Places = NDArray[np.int64] | None
+"""Some of the blocks by their positions; None: all."""
 
 
 class Blocks:
@@ -72,14 +74,37 @@ class Blocks:
         with self.lock:
             return self.store.pull(self.keys, out=out, rows=self.rows)
 
-    def push(self, grads: Values, clock: int) -> None:
-        """One optimiser step on all blocks; the caller holds the lock."""
-        self.store.push(self.keys, grads, clock, rows=self.rows)
+    def places(self, numbers: NDArray[np.uint64]) -> Places:
+        """Where some of the blocks here stand among all; None: they are all.
 
-    def assign(self, values: Values) -> None:
-        """Set all blocks outright."""
+        Args:
+            numbers: uint64, shape (n,), increasing: what names the blocks.
+        Raises:
+            ValueShapeError: some are not here.
+        """
+        if numbers is self.numbers:
+            return None
+        places = np.searchsorted(self.numbers, numbers)
+        is_here = places < self.numbers.size
+        is_here[is_here] = self.numbers[places[is_here]] == numbers[is_here]
+        if not is_here.all():
+            number = int(numbers[~is_here][0])
+            problem = f"it is dense: its values come without keys; no block {number} is here"
+            raise ValueShapeError(self.spec.name, problem)
+        return None if numbers.size == self.numbers.size else places
+
+    def push(self, grads: Values, clock: int, places: Places = None) -> None:
+        """One optimiser step on all blocks, or those at `places`; the caller holds the lock."""
+        if places is None:
+            self.store.push(self.keys, grads, clock, rows=self.rows)
+        else:
+            assert self.rows is not None
+            self.store.push(self.keys[places], grads, clock, rows=self.rows[places])
+
+    def assign(self, values: Values, places: Places = None) -> None:
+        """Set all blocks outright, or those at `places`."""
         with self.lock:
-            self.store.assign(self.keys, values)
+            self.store.assign(self.keys if places is None else self.keys[places], values)
 
     # -- rows as they are stored ----------------------------------------------------------------
 
