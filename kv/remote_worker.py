@@ -85,6 +85,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self.office = office
         self._mode, self._seed = mode, seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
+        self._others: dict[int, Customer] = {}  # by application
         self._gatherer = Gatherer(office)
         self._steps = 0
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
@@ -467,6 +468,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._customer.wait(request, timeout)
 
     # -- keeping step ---------------------------------------------------------------------
+
+    def customer_of(self, app: int) -> Customer:
+        """This worker's end of its conversation with another application of the servers."""
+        if app not in self._others:
+            self._others[app] = Customer(app, 0, self.office, make_error=remote_error)
+        return self._others[app]
 
     @property
     def steps(self) -> int:

@@ -42,6 +42,11 @@ def checkpoint() -> None:
 
     URL is the folder of the checkpoints, as [checkpoint] dir has it, or a URL such as
     s3://bucket/job.
+
+    \b
+    Examples:
+      pslite checkpoint list run/checkpoints
+      pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
     """
 
 

@@ -64,15 +64,20 @@ class Standing:
             "buffers": {name: buffer.detach().cpu().numpy() for name, buffer in buffers},
         }
 
-    def go_on(self, found: Resumed, rank: int, workers: int) -> None:
-        """Stand where a worker of the former run stood; with other numbers of workers, where all
-        of them had come to at least."""
+    def go_on(self, found: Resumed, rank: int, workers: int, sync: bool) -> None:
+        """Stand where this worker stood in the former run.
+
+        Where there were others, or where they keep step but did not leave word in the same one:
+        where all of them had come to at least.
+        """
         self.resumed_from = found.name
         states = found.states
         if not states:  # a fuzzy checkpoint before all had left word
             return
         if len(states) == workers:
             self._take(states[rank])
+            if sync:
+                self.position = min(Position(*state["position"]) for state in states)
             return
         self.position = min(Position(*state["position"]) for state in states)
         if rank == 0:
@@ -98,9 +103,15 @@ class Keeper:
     """The checkpoints of one worker that trains beside others; without a `dir` it does nothing."""
 
     def __init__(
-        self, learner: Learner, standing: Standing, data: Dataset, config: CheckpointConfig
+        self,
+        learner: Learner,
+        standing: Standing,
+        data: Dataset,
+        config: CheckpointConfig,
+        *,
+        sync: bool,
     ) -> None:
-        self._standing, self._config = standing, config
+        self._standing, self._config, self._sync = standing, config, sync
         self._worker, self._note = learner.worker, note_of(learner.conf, data)
         self._checkpoints: Checkpoints | None = None
         if config.dir:
@@ -114,7 +125,8 @@ class Keeper:
         if found is None:
             return False
         check_note(found, self._note)
-        self._standing.go_on(found, self._worker.rank, self._worker.num_workers)
+        workers = self._worker.num_workers
+        self._standing.go_on(found, self._worker.rank, workers, self._sync)
         return True
 
     def at_step(self) -> None:
@@ -141,8 +153,10 @@ class TogetherKeeper:
         standings: Sequence[Standing],
         data: Dataset,
         config: CheckpointConfig,
+        *,
+        sync: bool,
     ) -> None:
-        self._standings, self._config = standings, config
+        self._standings, self._config, self._sync = standings, config, sync
         self._note = note_of(learners[0].conf, data)
         self._checkpoints: TogetherCheckpoints | None = None
         if config.dir:
@@ -156,7 +170,7 @@ class TogetherKeeper:
             return False
         check_note(found, self._note)
         for rank, standing in enumerate(self._standings):
-            standing.go_on(found, rank, len(self._standings))
+            standing.go_on(found, rank, len(self._standings), self._sync)
         return True
 
     def at_step(self) -> None:

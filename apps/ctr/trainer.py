@@ -173,7 +173,7 @@ def train_worker(
     """
     learner = Learner(worker, conf, data.schema, Stopwatch())
     standing = Standing(learner)
-    keeper = Keeper(learner, standing, data, checkpoint)
+    keeper = Keeper(learner, standing, data, checkpoint, sync=sync)
     if not keeper.resume() and worker.rank == 0:
         learner.assign_initial()
     _go_on(listener, standing)
@@ -220,7 +220,7 @@ def train_together(
     """
     learners = [Learner(worker, conf, data.schema, Stopwatch()) for worker in workers]
     standings = [Standing(learner) for learner in learners]
-    keeper = TogetherKeeper(learners, standings, data, checkpoint)
+    keeper = TogetherKeeper(learners, standings, data, checkpoint, sync=sync)
     if not keeper.resume():
         learners[0].assign_initial()
     _go_on(listener, standings[0])
@@ -253,9 +253,11 @@ def train_together(
 
 
 def _go_on(listener: Listener | None, standing: Standing) -> None:
-    """Let the reports count on from the rows of an earlier run."""
-    if isinstance(listener, Progress):
-        listener.go_on(standing.share.rows)
+    """Let the reports count on from the rows of an earlier run, if there was one."""
+    if isinstance(listener, Progress) and standing.resumed_from is not None:
+        epoch, batch = standing.position.epoch, standing.position.batch
+        whence = f"{standing.resumed_from}, after batch {batch} of epoch {epoch}"
+        listener.go_on(standing.share.rows, whence)
 
 
 def _test(learner: Learner, test: Dataset, share: Share) -> None:

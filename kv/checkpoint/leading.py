@@ -28,6 +28,8 @@ from kv.checkpoint.rowfile import new_digest
 from kv.checkpoint.shards import Answer, Shards
 from kv.checkpoint.shelf import Shelf
 from kv.checkpoint.state import unpack_state
+from postoffice.errors import ClusterStoppedError
+from van.errors import PsliteError
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +77,14 @@ class Leader:
         Raises:
             CheckpointWriteError: the place takes no new checkpoint.
         """
+        name = "a checkpoint"
         try:
             name, number = self.shelf.claim()
-        except CheckpointError as error:
-            raise self._write_error("a checkpoint", error.problem) from error
-        base = self._base if self._since_full + 1 < self._full_every else None
-        body = {"url": self.shelf.url, "name": name, "base": base, "is_still": mode == "step"}
-        request = self._shards.start(Command.SAVE, [body] * self._shards.count)
+            base = self._base if self._since_full + 1 < self._full_every else None
+            body = {"url": self.shelf.url, "name": name, "base": base, "is_still": mode == "step"}
+            request = self._shards.start(Command.SAVE, [body] * self._shards.count)
+        except PsliteError as error:
+            raise self._write_error(name, error) from error
         return Saving(name, number, base, mode, request, self._now())
 
     def is_written(self, saving: Saving) -> bool:
@@ -110,10 +113,9 @@ class Leader:
             if problem := manifest.problem():
                 raise ValueError(problem)
             self.shelf.place.publish(f"{saving.name}/{MANIFEST}", manifest.to_bytes())
-        except (CheckpointError, ValueError) as error:
+        except (PsliteError, ValueError) as error:
             self._give_up(saving)
-            problem = error.problem if isinstance(error, CheckpointError) else str(error)
-            raise self._write_error(saving.name, problem) from error
+            raise self._write_error(saving.name, error) from error
         self._base = manifest.name
         self._since_full = 0 if manifest.kind == "full" else self._since_full + 1
         self._prune()
@@ -163,7 +165,11 @@ class Leader:
         except CheckpointError as error:
             log.warning("what is left of %s stays: %s", saving.name, error)
 
-    def _write_error(self, name: str, problem: str) -> CheckpointWriteError:
+    def _write_error(self, name: str, error: PsliteError | ValueError) -> CheckpointWriteError:
+        """What becomes of `error`, which may be that a server is dead; raises it if all is over."""
+        if isinstance(error, ClusterStoppedError):
+            raise error
+        problem = error.problem if isinstance(error, CheckpointError) else str(error)
         try:
             last = self.shelf.last_good()
         except CheckpointError:

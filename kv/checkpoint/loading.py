@@ -18,12 +18,14 @@ from kv.checkpoint.manifest import FileEntry, Manifest, ServerShard, TablePart, 
 from kv.checkpoint.places import Place
 from kv.checkpoint.rowfile import read_blocks
 from kv.checkpoint.saving import stores_of
+from kv.checkpoint.state import unpack_state
 from kv.engine import Engine
 from kv.engine_table import Table
 from kv.errors import KeyListError, ValueShapeError
 from kv.executor import run_through
 from kv.placement import slot_of
 from kv.spec import TableSpec
+from kv.store.layout import Layout, lay_out
 from kv.store.rows import RowBatch
 
 _SHAPE = ("kind", "dim", "shape", "storage")  # what rows look like, beside the optimiser's kind
@@ -103,7 +105,7 @@ class ShardLoader:
         self._clear()
         for manifest in chain:
             for shard in manifest.servers:
-                if self._is_wanted(shard) and not _is_renewed(shard.rank, manifest, chain):
+                if self._is_wanted(shard) and not is_renewed(shard.rank, manifest, chain):
                     self._load_shard(place, manifest, shard)
         with self._engine.lock:
             self._engine.progress.resume(list(steps))
@@ -167,6 +169,36 @@ class ShardLoader:
                 store.version = max(store.version, own)
         if stores[0][0].counter is not None:
             self._adopt_counters(place, manifest, table, found, loaded)
+        if any(part.layouts for part in found):
+            is_same = len(shards) == 1 and self._owns_just(shards[0])
+            self._lay_out(place, manifest, table, found[0] if is_same else None, loaded)
+
+    def _owns_just(self, shard: ServerShard) -> bool:
+        """Whether that server had the slots that this one has."""
+        slots = slots_of_ranges(shard.slots)
+        return bool(slots.all() if self._slots is None else (slots == self._slots).all())
+
+    def _lay_out(
+        self,
+        place: Place,
+        manifest: Manifest,
+        table: Table,
+        part: TablePart | None,
+        loaded: Loaded,
+    ) -> None:
+        """Bring the rows of a table that evicts to where they lay."""
+        stores = stores_of(table)
+        fits = part is not None and len(part.layouts) == len(stores)
+        if fits and part is not None:
+            for (store, lock), entry in zip(stores, part.layouts, strict=True):
+                layout = Layout(**unpack_state(_read(place, manifest, entry).tobytes()))
+                with lock:
+                    fits = lay_out(store, layout) and fits
+        if not fits:
+            loaded.notes.append(
+                f"table {table.spec.name} may evict other rows than it would have: servers, their "
+                f"parts or the limit are others than in checkpoint {manifest.name}"
+            )
 
     def _adopt_counters(
         self,
@@ -191,10 +223,14 @@ class ShardLoader:
                 )
 
 
-def _is_renewed(rank: int, manifest: Manifest, chain: Sequence[Manifest]) -> bool:
-    """Whether a later checkpoint of the chain has all rows of that server."""
+def is_renewed(rank: int, manifest: Manifest, chain: Sequence[Manifest]) -> bool:
+    """Whether a later checkpoint of the chain has all rows of that server's slots.
+
+    It wrote them itself, or it is gone: then who took its slots over did.
+    """
     later = chain[chain.index(manifest) + 1 :]
-    return any(shard.is_full for part in later for shard in part.servers if shard.rank == rank)
+    by_rank = [{shard.rank: shard.is_full for shard in part.servers} for part in later]
+    return any(is_full.get(rank, True) for is_full in by_rank)
 
 
 def _read(place: Place, manifest: Manifest, entry: FileEntry) -> NDArray[np.uint8]:

@@ -54,6 +54,7 @@ class TablePart:
         size: rows there when it began.
         gates: the files with admission counters, by part.
         left: sightings until they are halved, by part.
+        layouts: the files that say where rows lie, by part, of tables that evict.
     """
 
     clock: int
@@ -62,6 +63,7 @@ class TablePart:
     size: int
     gates: list[FileEntry] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    layouts: list[FileEntry] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,21 @@ class ServerShard:
         values = dict(found)
         values["files"] = [FileEntry(**entry) for entry in values["files"]]
         values["tables"] = {
-            name: TablePart(**{**part, "gates": [FileEntry(**gate) for gate in part["gates"]]})
+            name: TablePart(
+                **{
+                    **part,
+                    "gates": [FileEntry(**entry) for entry in part["gates"]],
+                    "layouts": [FileEntry(**entry) for entry in part["layouts"]],
+                }
+            )
             for name, part in values["tables"].items()
         }
         return cls(**values)
 
     def all_files(self) -> list[FileEntry]:
-        """Files of rows and of counters."""
-        return [*self.files, *(gate for part in self.tables.values() for gate in part.gates)]
+        """Files of rows, of counters and of layouts."""
+        parts = self.tables.values()
+        return [*self.files, *(file for part in parts for file in (*part.gates, *part.layouts))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from kv.checkpoint.manifest import FileEntry, ServerShard, TablePart, ranges_of_slots
 from kv.checkpoint.places import Place
 from kv.checkpoint.rowfile import RowWriter, new_digest
+from kv.checkpoint.state import pack_state
 from kv.engine import Engine
 from kv.engine_table import Table
 from kv.fairlock import FairLock
 from kv.placement import NUM_SLOTS
 from kv.store.blocks import Blocks
+from kv.store.layout import layout_of
 from kv.store.sparse import SparseStore
 
 COUNT = 1 << 14  # rows looked at while a lock is held, at most
@@ -93,7 +95,7 @@ class ShardSaver:
         for number, table in enumerate(tables):
             found = _TableSaver(place, name, f"server-{self._rank}.table-{number}", table)
             before = since.stores.get(table.spec.name) if since else None
-            parts[table.spec.name] = found.describe()
+            parts[table.spec.name] = found.describe(is_still)
             for part in range(len(stores_of(table))):
                 entry, mark = found.save_part(part, slots, before[part] if before else None)
                 files.append(entry)
@@ -136,16 +138,17 @@ class _TableSaver:
         readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", table.spec.name)[:40]
         self._stem = f"{stem}.{readable}"
 
-    def describe(self) -> TablePart:
-        """Clock, rate and counters of the table."""
+    def describe(self, is_still: bool) -> TablePart:
+        """Clock, rate and counters of the table; where rows lie only while nobody pushes."""
         stores = stores_of(self._table)
         gates, left = [], []
+        layouts = [layout_of(store) for store, _ in stores] if is_still else []
         for part, (store, lock) in enumerate(stores):
             if store.counter is None:
                 continue
             with lock:
                 counters, remaining = store.counter.export()
-            gates.append(self._write_counters(part, counters))
+            gates.append(self._write(f"part-{part}.counters", part, counters.tobytes()))
             left.append(remaining)
         return TablePart(
             clock=self._table.mode.clock,
@@ -154,15 +157,20 @@ class _TableSaver:
             size=len(self._table.store),
             gates=gates,
             left=left,
+            layouts=[
+                self._write(f"part-{part}.layout", part, pack_state(vars(layout)))
+                for part, layout in enumerate(layouts)
+                if layout is not None
+            ],
         )
 
-    def _write_counters(self, part: int, counters: NDArray[np.uint8]) -> FileEntry:
-        path = f"{self._stem}.part-{part}.counters"
+    def _write(self, name: str, part: int, data: bytes) -> FileEntry:
+        path = f"{self._stem}.{name}"
         with self._place.create(f"{self._name}/{path}") as file:
-            file.write(counters.tobytes())
+            file.write(data)
         digest = new_digest()
-        digest.update(counters.tobytes())
-        return FileEntry(path, counters.nbytes, digest.hexdigest(), self._table.spec.name, part)
+        digest.update(data)
+        return FileEntry(path, len(data), digest.hexdigest(), self._table.spec.name, part)
 
     def save_part(
         self, part: int, slots: Slots | None, before: Mark | None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.checkpoint.desk import CHECKPOINT_APP, Command, Desk
+from kv.checkpoint.desk import CHECKPOINT_APP, Command, Desk, Owned
 from kv.engine import Engine
 from kv.executor import Executor, Turns
 from kv.placement import SlotMap
@@ -36,7 +36,7 @@ class CheckpointServer:
         engine: its tables.
         is_threaded: work in a thread of its own; else in the call that brings the request, so that
             a network in lock step stays deterministic.
-        slots: who owns what, as the tables have it; None: all servers alike.
+        owned: the slots that this server owns now, bool (1024,); None: an even share.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class CheckpointServer:
         engine: Engine,
         *,
         is_threaded: bool = True,
-        slots: SlotMap | None = None,
+        owned: Owned | None = None,
     ) -> None:
         self.office = office
-        self.slots = slots or SlotMap.even(max(1, office.shape.servers))
+        self._owned: Owned = owned or self._even_share
         self._desk: Desk | None = None
         self._engine = engine
         self._executor = Executor(int(is_threaded), self._fail, "pslite checkpoints")
@@ -64,8 +64,9 @@ class CheckpointServer:
             self._desk = Desk(self._engine, self.office.rank, self._owned)
         return self._desk
 
-    def _owned(self) -> NDArray[np.bool_]:
-        owned: NDArray[np.bool_] = self.slots.owner == self.office.rank
+    def _even_share(self) -> NDArray[np.bool_]:
+        slots = SlotMap.even(max(1, self.office.shape.servers))
+        owned: NDArray[np.bool_] = slots.owner == self.office.rank
         return owned
 
     def _fail(self, error: BaseException) -> None:

@@ -9,11 +9,8 @@ from kv.checkpoint.desk import CHECKPOINT_APP, Desk
 from kv.errors import KVError
 from kv.local_worker import LocalWorker
 from kv.protocols import Worker
-from kv.remote import remote_error
 from kv.remote_worker import RemoteWorker
-from postoffice.customer import Customer
 from postoffice.node import Role
-from postoffice.postoffice import Postoffice
 from van.message import Flag, Message, Meta
 
 Answer = dict[str, Any]
@@ -39,9 +36,9 @@ class Shards(Protocol):
 class RemoteShards:
     """The servers of a cluster, asked by one of its workers."""
 
-    def __init__(self, office: Postoffice) -> None:
-        self._office = office
-        self._customer = Customer(CHECKPOINT_APP, 0, office, make_error=remote_error)
+    def __init__(self, worker: RemoteWorker) -> None:
+        self._office = worker.office
+        self._customer = worker.customer_of(CHECKPOINT_APP)
 
     @property
     def count(self) -> int:
@@ -104,7 +101,7 @@ def shards_of(worker: Worker) -> Shards:
         KVError: it is a worker of another kind.
     """
     if isinstance(worker, RemoteWorker):
-        return RemoteShards(worker.office)
+        return RemoteShards(worker)
     if isinstance(worker, LocalWorker):
         return LocalShards(worker.desk())
     raise KVError(f"{worker!r} has no servers that take checkpoints")

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from click.testing import CliRunner
 
+from apps.ctr.cli import main
 from apps.ctr.dataset import Dataset, open_source
 from apps.ctr.errors import CtrError
 from apps.ctr.modelconf import ModelConfig, model_config
 from apps.ctr.models import network_class
 from apps.ctr.progress import Step
 from apps.ctr.trainer import TrainResult, train_together, train_worker
+from kv.checkpoint import last_good
 from kv.checkpoint.config import CheckpointConfig
 from kv.local import LocalCluster
 from pslite.session import local_cluster
 
 BATCHES = 8  # of an epoch
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class StoppedError(Exception):
@@ -165,3 +175,75 @@ def test_all_batches_trained_means_no_more_steps(tmp_path: Path, files: list[Pat
 
     assert longer.resumed_from == "ckpt-000001"
     assert longer.train_samples == first.train_samples + 500
+
+
+def test_a_fuzzy_checkpoint_is_gone_on_with_in_step(tmp_path: Path, files: list[Path]) -> None:
+    config = CheckpointConfig(dir=str(tmp_path), every_steps=4, kind="fuzzy")
+    how: dict[str, Any] = {"workers": 2, "mode": "sync"}
+    run_on_nodes(files, conf_of(), how, config)
+
+    again = run_on_nodes(files, conf_of(), how, config)
+
+    assert again.resumed_from is not None
+    assert again.train_samples >= 1000  # what was trained on after its state was left comes again
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_worker_was_killed_goes_on_where_it_was(
+    tmp_path: Path, files: list[Path], generate: Callable[..., Any]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    generate(rows=3000, seed=1).write_parquet(data / "final_train.parquet")
+    generate(rows=200, seed=2).write_parquet(data / "final_test.parquet")
+    settings = ["checkpoint.every_steps=10", "train.batch_size=64", "train.epoch=2"]
+
+    def command(name: str) -> list[str]:
+        place = f"checkpoint.dir={tmp_path / name / 'checkpoints'}"
+        options = [part for text in (place, *settings) for part in ("--set", text)]
+        mode = ["--mode", "cluster", "--servers", "2", "--workers", "2", "--sync"]
+        where = ["--data", str(data), "--out", str(tmp_path / name)]
+        conf = ["--conf", str(ROOT / "conf" / "fnn.ini")]
+        return [sys.executable, "-m", "apps.ctr", "train", *conf, *where, *mode, *options]
+
+    def figures(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((tmp_path / name / "metrics.json").read_text())
+        return found
+
+    subprocess.run(command("whole"), cwd=ROOT, check=True, capture_output=True)
+    with subprocess.Popen(command("cut"), cwd=ROOT, stderr=subprocess.DEVNULL) as first:
+        watched = tmp_path / "cut" / "checkpoints"
+        while last_good(str(watched)) is None and first.poll() is None:
+            time.sleep(0.05)
+        family = psutil.Process(first.pid).children(recursive=True)
+        victims = [child for child in family if "worker" in child.cmdline()]
+        victims[0].send_signal(signal.SIGKILL)
+        assert first.wait(60) != 0
+
+    subprocess.run(command("cut"), cwd=ROOT, check=True, capture_output=True)
+
+    assert figures("cut")["resumed_from"] is not None
+    assert figures("cut")["digest"] == figures("whole")["digest"]
+
+
+def test_the_command_says_what_it_goes_on_from(
+    tmp_path: Path, generate: Callable[..., Any]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    generate(rows=500, seed=1).write_parquet(data / "final_train.parquet")
+    where = f"checkpoint.dir={tmp_path / 'run' / 'checkpoints'}"
+    options = [where, "checkpoint.every_steps=3", "train.batch_size=64"]
+    arguments = ["train", "--conf", str(ROOT / "conf" / "fnn.ini"), "--data", str(data)]
+    arguments += ["--out", str(tmp_path / "run")]
+    arguments += [part for text in options for part in ("--set", text)]
+
+    first = CliRunner().invoke(main, arguments)
+    second = CliRunner().invoke(main, arguments)
+    without = CliRunner().invoke(main, [*arguments, "--set", "checkpoint.every_steps=0"])
+
+    assert first.exit_code == 0, first.output
+    assert "going on from" not in first.output
+    assert "going on from ckpt-000002, after batch 6 of epoch 1, 384 rows" in second.output
+    assert without.exit_code == 2
+    assert "[checkpoint] every" in without.output

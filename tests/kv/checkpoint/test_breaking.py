@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
 
 from kv.checkpoint import shelf as shelves
@@ -24,6 +25,7 @@ from kv.checkpoint.errors import (
     NoCheckpointError,
 )
 from kv.checkpoint.places import MANIFEST, LocalPlace, Place, place_of
+from kv.spec import TableSpec
 from tests.kv.checkpoint.jobs import Job, assert_same_rows
 
 
@@ -284,3 +286,33 @@ def test_a_process_killed_while_it_saves_leaves_a_good_checkpoint(tmp_path: Path
     job.train(0)
     job.save()
     assert job.shelf.unfinished() == []
+
+
+def test_a_table_that_evicts_goes_on_to_evict_the_same_rows(tmp_path: Path) -> None:
+    def job_of() -> tuple[Job, int]:
+        job = Job(tmp_path)
+        spec = TableSpec.sparse("few", 8, memory_limit=1 << 17, when_full="evict")
+        return job, job.engine.define(spec)
+
+    def push(job: Job, number: int, seeds: range) -> None:
+        for seed in seeds:
+            rng = np.random.default_rng(seed)
+            keys = np.unique(rng.integers(0, 3000, 400, dtype=np.uint64))
+            job.engine.push(number, 0, 0, keys, np.ones((keys.size, 8), np.float32))
+            job.engine.delete(number, keys[: seed % 50])
+
+    job, number = job_of()
+    push(job, number, range(40))
+    job.save()
+    again, same = job_of()
+    again.load()
+    assert_same_rows(again.rows(), job.rows())
+
+    for one, table in ((job, number), (again, same)):
+        push(one, table, range(40, 60))
+        one.engine.validate()
+
+    assert job.engine.stats(number)["evicted"] > 1000
+    for mine, yours in zip(again.rows(), job.rows(), strict=True):
+        np.testing.assert_array_equal(mine.keys, yours.keys)
+        np.testing.assert_array_equal(mine.data, yours.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv.checkpoint.config import CheckpointConfig
+from kv.checkpoint.loading import is_renewed
 from kv.checkpoint.manifest import (
     FileEntry,
     Manifest,
@@ -75,15 +77,19 @@ def test_a_file_that_was_altered_or_cut_is_refused(
     harmed[where] ^= 1 << bit
     wrong = data[:where] if cut else bytes(harmed)
 
-    try:
-        found = list(read_blocks(io.BytesIO(wrong), len(data)))
-    except ValueError as error:
-        assert str(error)
-    else:  # only what nobody reads was altered: a head's padding, the width of removed keys
+    refused, found = refusal_of(wrong, len(data))
+
+    if not refused:  # only what nobody reads was altered: a head's padding, the width of removals
         assert not cut
-        assert len(found) == 2
-        for block, same in zip(found, written(seed, [5, 3])[1], strict=True):
-            assert block.nbytes == same.nbytes
+        assert [b.nbytes for b in found] == [b.nbytes for b in written(seed, [5, 3])[1]]
+
+
+def refusal_of(data: bytes, nbytes: int) -> tuple[str, list[Any]]:
+    """Why a file is refused, or what is in it."""
+    try:
+        return "", list(read_blocks(io.BytesIO(data), nbytes))
+    except ValueError as error:
+        return str(error), []
 
 
 def manifest_of(**changed: Any) -> Manifest:
@@ -239,3 +245,17 @@ def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], key: st
 def test_a_folder_without_a_time_is_named() -> None:
     with pytest.raises(ConfigError, match="every or every_steps"):
         CheckpointConfig(dir="x").require_times()
+
+
+def test_what_a_server_wrote_before_it_was_gone_does_not_count_any_more() -> None:
+    first = manifest_of()
+    shards = [replace(shard, is_full=False) for shard in first.servers]
+    taken_over = replace(first.servers[0], slots=[[0, NUM_SLOTS - 1]])
+    goes_on = manifest_of(name="ckpt-000002", kind="incremental", base=first.name, servers=shards)
+    alone = manifest_of(
+        name="ckpt-000003", kind="incremental", base=goes_on.name, servers=[taken_over]
+    )
+
+    assert [is_renewed(rank, first, [first, goes_on]) for rank in (0, 1)] == [False, False]
+    assert [is_renewed(rank, first, [first, goes_on, alone]) for rank in (0, 1)] == [True, True]
+    assert not is_renewed(0, alone, [first, goes_on, alone])
