@@ -26,6 +26,7 @@ from kv.keylist import as_values
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
 from kv.store.parts import Cut, Parts, Piece
+from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
@@ -121,6 +122,31 @@ class Table(ABC):
             keys, values, start = self.scan(start, batch)
             if keys.size:
                 yield keys, values
+
+    # -- rows as they are stored: past the mode, at once ----------------------------------------
+
+    def exporting(self, keys: Keys) -> Turns[RowBatch]:
+        """The rows of those of `keys` that have one."""
+        return self.store.export(keys)
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: Sequence[int] | None = None,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """Whole rows from a position on; see `Parts.export_scan`."""
+        return self.store.export_scan(start, count, slots, since, seen_since)
+
+    def putting(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
+        """Set rows to what was exported."""
+        return self.store.put(batch, keep_versions=keep_versions)
+
+    def removing(self, keys: Keys) -> Turns[int]:
+        """Forget rows; how many there were."""
+        return self.store.remove(keys)
 
     def stats(self) -> dict[str, Any]:
         """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""

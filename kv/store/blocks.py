@@ -8,15 +8,21 @@ end, so that what is read is the array as it was between two pushes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kv.dense import BlockShare
+from kv.errors import KeyListError
+from kv.executor import Turns
 from kv.fairlock import FairLock
 from kv.spec import TableSpec
+from kv.store.rows import RowBatch, Slots
 from kv.store.sparse import SparseStore
 from kv.store.stats import StoreStats
 
+Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 
 
@@ -74,6 +80,65 @@ class Blocks:
         """Set all blocks outright."""
         with self.lock:
             self.store.assign(self.keys, values)
+
+    # -- rows as they are stored ----------------------------------------------------------------
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row in a `RowBatch`."""
+        return self.store.row_nbytes
+
+    def export(self, keys: Keys) -> Turns[RowBatch]:
+        """Those of the blocks that have these keys, all of one moment."""
+        with self.lock:
+            return self.store.export(keys)
+        yield
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: Sequence[int] | None = None,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """All blocks at once, whatever the count: the array between two pushes, and -1.
+
+        Args:
+            slots: bool (1024,), the slots whose blocks are wanted; None is all.
+            since: of its only part: none unless a block changed after the store had this version.
+            seen_since: blocks have no expiry; not looked at.
+        """
+        with self.lock:
+            if start > 0:
+                return RowBatch.empty(self.row_nbytes), -1
+            version = 0 if since is None else since[0]
+            return self.store.export_scan(0, len(self), slots, version)[0], -1
+
+    def put(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
+        """Set blocks of this server to what was exported.
+
+        Raises:
+            KeyListError: a key is none of this server's blocks.
+            ValueShapeError: see `SparseStore.put`.
+        """
+        with self.lock:
+            foreign = self.store.absent(batch.keys)
+            if foreign.size:
+                raise KeyListError(
+                    self.spec.name, f"key {int(foreign[0])} is none of the blocks of this server"
+                )
+            self.store.put(batch, keep_versions=keep_versions)
+        yield
+
+    def remove(self, keys: Keys) -> Turns[int]:
+        """Refused: blocks are there as long as their table.
+
+        Raises:
+            KeyListError: always.
+        """
+        raise KeyListError(self.spec.name, "it is dense: its blocks cannot be removed")
+        yield
 
     def stats(self) -> list[StoreStats]:
         """Of its only part."""

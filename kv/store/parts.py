@@ -27,6 +27,7 @@ from kv.kernels.slots import group_by_owner
 from kv.placement import NUM_SLOTS
 from kv.spec import TableSpec
 from kv.store import arena
+from kv.store.rows import RowBatch, Slots
 from kv.store.sparse import BATCH, SparseStore
 from kv.store.stats import StoreStats
 
@@ -303,6 +304,67 @@ class Parts:
         if not is_over:
             return keys, values, (number << PART_SHIFT) + go_on
         return keys, values, (number + 1) << PART_SHIFT if number + 1 < len(self.parts) else -1
+
+    # -- rows as they are stored ----------------------------------------------------------------
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row in a `RowBatch`."""
+        return self.parts[0].store.row_nbytes
+
+    def export(self, keys: Keys) -> Turns[RowBatch]:
+        """The rows of those of `keys` that have one, by rising keys; each row of one moment."""
+        found = []
+        for piece in self.cut(keys):
+            for some in self._chunks(piece):
+                with piece.part.lock:
+                    found.append(piece.part.store.export(piece.take(keys, some)))
+                yield
+        return RowBatch.together(found or [RowBatch.empty(self.row_nbytes)])
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: Sequence[int] | None = None,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """Whole rows by positions as `scan` has them; -1 at the end.
+
+        A call looks at no more than a chunk, and each batch is of one part and one moment.
+
+        Args:
+            since: of each part the store's version after which rows must have changed.
+            slots, seen_since: see `SparseStore.export_scan`.
+        """
+        start = max(start, 0)
+        number, place = start >> PART_SHIFT, start & ((1 << PART_SHIFT) - 1)
+        if number >= len(self.parts):
+            return RowBatch.empty(self.row_nbytes), -1
+        part, version = self.parts[number], since[number] if since is not None else 0
+        with part.lock:
+            store = part.store
+            batch, go_on = store.export_scan(
+                place, min(count, self.chunk), slots, version, seen_since
+            )
+            is_over = go_on >= store.top
+        if not is_over:
+            return batch, (number << PART_SHIFT) + go_on
+        return batch, (number + 1) << PART_SHIFT if number + 1 < len(self.parts) else -1
+
+    def put(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
+        """Set rows to what was exported; see `SparseStore.put`."""
+        for piece in self.cut(batch.keys):
+            for some in self._chunks(piece):
+                mine = batch.take(some if piece.places is None else piece.places[some])
+                with piece.part.lock:
+                    piece.part.store.put(mine, keep_versions=keep_versions)
+                yield
+
+    def remove(self, keys: Keys) -> Turns[int]:
+        """Forget rows, as `delete`."""
+        return self.delete(keys)
 
     def stats(self) -> list[StoreStats]:
         """Of each part."""
