@@ -8,9 +8,10 @@ A plain object: events in, a slot map and orders to servers out. There are two o
                                    reports when its backup `target` has all of it
 
 Only a published map changes who serves: a FILL that is done makes `target` the backup, a GIVE that
-is done makes it the owner, and the former owner, which has the same rows, the backup. So a move is a
-fill and a give, and a failure is a give without the former owner's help. Orders are numbered and may
-be told again; one whose source or target died is forgotten, and what is missing is ordered anew.
+is done makes it the owner, and the former owner, which has the same rows, the backup. So a move is
+a fill and a give, and a failure is a give without the former owner's help. Orders are numbered and
+may be told again; one whose source or target died is forgotten, and what is missing is ordered
+anew.
 
 Wanted, in this order: every slot has a backup (with replicas = 1); nothing lies on servers that are
 to leave; owners, then backups, are evenly shared.
@@ -100,7 +101,9 @@ class PlacementDesk:
         self._next = 1
 
     def __repr__(self) -> str:
-        return f"<PlacementDesk {self.map()!r} alive={sorted(self.alive)} orders={len(self.orders)}>"
+        return (
+            f"<PlacementDesk {self.map()!r} alive={sorted(self.alive)} orders={len(self.orders)}>"
+        )
 
     def map(self) -> SlotMap:
         """The map as it is now."""
