@@ -27,6 +27,7 @@ from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError,
 from van.local_lane import PeerUser, user_of_peer
 from van.message import Message
 from van.outgoing import Parcel
+from van.timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class ZmqVan:
             context = self._owned_context = zmq.Context()
         self._ends = Endpoints(context, self.config, peer_user)
         self._outbox: deque[Parcel] = deque()
+        self._timers = Timers()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # thread that owns the sockets
@@ -94,6 +96,11 @@ class ZmqVan:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._timers.every(seconds, call, time.monotonic())
+        self._ends.wake()  # whoever drives may be about to sleep for longer
 
     def bind(self, address: str) -> str:
         actual = self._ends.bind(address)
@@ -228,7 +235,11 @@ class ZmqVan:
         if self._outbox:
             self._flush()
         message = ends.next_message()
-        ends.poll(0.0 if message is not None else timeout, not self._leader_is_background)
+        if message is not None:
+            timeout = 0.0
+        elif (until_timer := self._timers.next_due - time.monotonic()) < timeout:
+            timeout = max(0.0, until_timer)
+        ends.poll(timeout, not self._leader_is_background)
         left = _BATCH
         while message is not None or (message := ends.next_message()) is not None:
             if log.isEnabledFor(logging.DEBUG):
@@ -242,11 +253,22 @@ class ZmqVan:
                 break
         while ends.refused:
             self.on_refused(ends.refused.pop())
+        if self._timers.next_due <= time.monotonic():
+            self._run_timers()
         if self._outbox:
             self._flush()
         if self._waiting > 1 or self._leader_is_background:
             with self._lock:
                 self._changed.notify_all()
+
+    def _run_timers(self) -> None:
+        with self._lock:
+            calls = self._timers.due(time.monotonic())
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                log.exception("a timer failed and goes on")
 
     def _flush(self) -> None:
         while self._outbox:

@@ -45,6 +45,12 @@ class Van(Protocol):
     def now(self) -> float:
         """Seconds on this van's clock."""
 
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have the driving thread make `call` each `seconds`, until this van is closed; any thread.
+
+        A call must be quick; it may send. What it raises is logged.
+        """
+
     def bind(self, address: str) -> str:
         """Be reachable; returns the real address. Raises `AddressError`."""
 
