@@ -103,10 +103,9 @@ class Gathering:
 
     def forget_silent(self, now: float) -> list[Registration]:
         """Those who have not repeated themselves and have lost their places."""
-        for book in (self._held, self._guests):
-            silent = [key for key, g in book.items() if now - g.heard > FORGOTTEN_AFTER]
-            gone = [book.pop(key).request for key in silent]
-        return gone
+        silent = [key for key, g in self._guests.items() if now - g.heard > FORGOTTEN_AFTER]
+        self._held = {k: g for k, g in self._held.items() if now - g.heard <= FORGOTTEN_AFTER}
+        return [self._guests.pop(key).request for key in silent]
 
     def missing(self) -> dict[Role, int]:
         """How many nodes of each role have not come."""

@@ -185,7 +185,8 @@ class SchedulerOffice(Postoffice):
 
     def _receive_stranger(self, message: Message) -> None:
         if message.meta.control is Control.GOODBYE:
-            self._receive_control(message)  # said again by one whose answer was lost
+            # Said again by one whose answer was lost; it must not end another life of its id.
+            self._send_replies(self._open_desk.goodbye_again(message.meta))
         else:
             super()._receive_stranger(message)
 

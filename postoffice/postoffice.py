@@ -6,8 +6,9 @@
     ...
     office.finalize()
 
-Here is what a node has to do with its scheduler: it registers, says that it lives, waits at barriers
-and says goodbye, each again and again until it is answered. `postoffice.exchange` moves the messages.
+Here is what a node has to do with its scheduler: it registers, says that it lives, waits at
+barriers and says goodbye, each again and again until it is answered. `postoffice.exchange` moves
+the messages.
 
 Source: ps-lite, src/postoffice.cc and src/van.cc. There is no singleton, so a process may hold
 several nodes; a server announces itself only when its handlers are set; servers end after the

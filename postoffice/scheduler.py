@@ -73,7 +73,7 @@ class SchedulerDesk:
         if meta.control is Control.HEARTBEAT:
             return self._heartbeat(meta, now)
         if meta.sender not in self.membership.nodes:
-            return self._goodbye_done(meta) if meta.control is Control.GOODBYE else []
+            return []
         if meta.control is Control.BARRIER:
             return [("", reply) for reply in self.barrier_desk.come(meta)]
         if meta.control is Control.GOODBYE:
@@ -169,6 +169,14 @@ class SchedulerDesk:
         )
         return [("", Message(answer))]
 
+    def goodbye_again(self, meta: Meta) -> list[Reply]:
+        """A life that is over has not got the answer to its goodbye."""
+        if not meta.reply_to or not self._told.is_fenced(meta.sender, meta.incarnation):
+            return []
+        ((_, answer),) = self._goodbye_done(meta)
+        answer.meta.recipient = 0  # another life may have that id
+        return [(meta.reply_to, answer)]
+
     # -- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -210,7 +218,7 @@ class SchedulerDesk:
         return self.map_version
 
     def resume(self, map_version: int, map_blob: bytes, now: float) -> None:
-        """Go on from the books of a scheduler before this one: all others have `now` to be heard."""
+        """Go on from the books of a scheduler before this one; all count as heard at `now`."""
         self.map_version, self.map_blob = map_version, map_blob
         self._phase_told = Phase.RUNNING
         for node in self._living():

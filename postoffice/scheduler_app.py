@@ -11,8 +11,8 @@ from postoffice.node import Node, Role
 class SchedulerApp:
     """Something that decides on the scheduler; override what concerns it.
 
-    All calls come from the thread that drives the scheduler's van, one at a time; they may send, and
-    call `SchedulerOffice.set_map`. One that raises ends the job with its error.
+    All calls come from the thread that drives the scheduler's van, one at a time; they may send,
+    and call `SchedulerOffice.set_map`. One that raises ends the job with its error.
 
     Attributes:
         name: of its part of the journal; other than those of all other apps.
