@@ -58,8 +58,9 @@ class Desk:
         self.rank = -1
         self._node, self._tables_of = node, tables_of
         self._complete, self._send = complete, send
+        self._gated: Mask | None = None
         self._early: list[tuple[Stream, Message]] = []
-        self._lock = threading.Lock()
+        self._lock, self._noting = threading.Lock(), threading.Lock()
 
     # -- requests that come -------------------------------------------------------------------
 
@@ -77,6 +78,7 @@ class Desk:
             timestamp in stream.entries
             or stream.in_hand
             or meta.map_version != self.map_version
+            or self._gated is not None
             or meta.cmd == Command.STEP
         ):
             return stream if self._is_new(message, stream) else None
@@ -90,7 +92,8 @@ class Desk:
         if meta.map_version > self.map_version:
             self._send(Message(answer_to(meta, Kind.BEHIND, map_version=self.map_version)))
             return False
-        if meta.map_version < self.map_version and not self._is_here(message):
+        is_doubtful = meta.map_version < self.map_version or self._gated is not None
+        if is_doubtful and not self._is_here(message):
             self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
             return False
         if meta.timestamp in stream.entries and not self._is_left(message, stream):
@@ -105,6 +108,8 @@ class Desk:
         if any(table.is_dense for _, table, _ in self._tables_of(meta)):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
+        if self._gated is not None:
+            here = here & ~self._gated
         return bool(here[self._slots_of(message)].all())
 
     def _is_left(self, message: Message, stream: Stream) -> bool:
@@ -172,7 +177,8 @@ class Desk:
         meta = message.meta
         stream = self.windows.find(meta)
         if stream is not None:
-            self.windows.record(stream, meta, self._extent(message))
+            with self._noting:
+                self.windows.record(stream, meta, self._extent(message))
 
     def _extent(self, message: Message) -> Mask | None:
         """The slots for which a request speaks; None: all of this server's."""
@@ -229,8 +235,13 @@ class Desk:
     def learn(self, slots: SlotMap) -> None:
         """Know a newer map; by the thread that drives the van, with no work on moved slots."""
         if slots.version > self.map_version:
-            self.windows.own(slots.owner == self.rank)
-            self.slots, self.map_version = slots, slots.version
+            with self._noting:  # or a push of the former map could count for all of the new one
+                self.windows.own(slots.owner == self.rank)
+                self.slots, self.map_version = slots, slots.version
+
+    def gate(self, slots: Mask) -> None:
+        """Take no more requests about these slots: they are on their way to another server."""
+        self._gated = slots if slots.any() else None
 
 
 def leave_pull(message: Message, is_dense: Sequence[bool]) -> None:

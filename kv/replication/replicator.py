@@ -71,14 +71,9 @@ class Replicator:
         self._later: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._thread = 0
         self._is_ticking = False
-        tables.replication = self
         Customer(REPLICATION_APP, 0, self.office, self._receive)
         Customer(PLACEMENT_APP, 0, self.office, self._take_order)
         self.office.on_view.append(self._take_view)
-
-    def after(self, call: Callable[[], None]) -> None:
-        """Make `call` when all copies have what has been done so far. Any thread."""
-        self.out.after(call)
 
     @property
     def mine(self) -> Slots:
@@ -377,7 +372,14 @@ class Replicator:
         """Look after the logs from now on: without copies there is nothing to look at."""
         if not self._is_ticking:
             self._is_ticking = True
+            self.desk.rank = self.office.rank
+            self.tables.keep_answer = self._keep
             self.office.van.every(_TICK, self._tick)
+
+    def _keep(self, message: Message, answer: Message) -> bool:
+        """Answer a request when all copies have what it has changed. Any thread."""
+        self.out.after(lambda: self.tables.answer(message, answer))
+        return True
 
     def _tick(self) -> None:
         self._note_thread()
