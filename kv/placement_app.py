@@ -10,22 +10,23 @@ scheduler loads no kernel.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from kv.placement import SlotMap
+from kv.errors import KVError
+from kv.placement import MAX_SERVERS, SlotMap
 from kv.placement_desk import PlacementDesk, describe
 from kv.replication.protocol import PLACEMENT_APP, Said
 from postoffice.customer import Customer
 from postoffice.head import SchedulerOffice
-from postoffice.node import Node, Role, node_id, role_and_rank
+from postoffice.node import Node, Role, node_id, node_name, role_and_rank
 from postoffice.scheduler_app import SchedulerApp
 from van.errors import PsliteError
 from van.message import Message, Meta
 
 log = logging.getLogger(__name__)
 
-TOPIC = "placement"
+TOPIC, SCALE = "placement", "scale"  # what others may ask about, and for
 
 
 class PlacementApp(SchedulerApp):
@@ -44,10 +45,10 @@ class PlacementApp(SchedulerApp):
         self._told = 0  # version of the desk's map that was published
         self._has_started = False
         self._released: set[int] = set()
-        self.on_release: Callable[[int], None] | None = None  # a server may go: its node id
         office.apps.append(self)
         Customer(PLACEMENT_APP, 0, office, self._receive)
         office.queries.offer(TOPIC, self._facts)
+        office.queries.accept(SCALE, self._scale)
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -81,6 +82,8 @@ class PlacementApp(SchedulerApp):
 
     def tick(self, now: float) -> None:
         self._order()
+        for rank in self._released & set(self.desk.released()):
+            self._send_home(node_id(Role.SERVER, rank))
 
     def may_grow(self, role: Role) -> bool:
         return role is Role.SERVER and len(self.desk.alive) < self.desk.size
@@ -92,9 +95,25 @@ class PlacementApp(SchedulerApp):
     # -- what is wanted ---------------------------------------------------------------------
 
     def scale(self, servers: int) -> None:
-        """There are to be that many servers."""
+        """There are to be that many servers.
+
+        Raises:
+            KVError: there cannot be.
+        """
+        if not self._has_started:
+            raise KVError("the job is only starting; try again in a moment")
+        if type(servers) is not int or not 1 <= servers <= MAX_SERVERS:
+            raise KVError(f"there can be 1 to {MAX_SERVERS} servers, not {servers!r}")
+        if self.desk.replicas and servers < 2:
+            raise KVError("with [cluster] replicas = 1 there must be two servers at least")
+        self._released.clear()
+        self.desk.version += self.desk.version == 0  # a server that comes must know the others'
         self.desk.scale(servers)
         self._tell()
+
+    def _scale(self, wish: Any) -> dict[str, Any]:
+        self.scale(wish)
+        return self._facts()
 
     def _facts(self) -> dict[str, Any]:
         """What somebody outside the cluster is told."""
@@ -103,6 +122,8 @@ class PlacementApp(SchedulerApp):
             "version": desk.version,
             "replicas": desk.replicas,
             "servers": desk.size,
+            "alive": sorted(desk.alive),
+            "is_settled": desk.is_settled and not set(desk.released()) - self._released,
             "owner": desk.owner.tolist(),
             "backup": desk.backup.tolist(),
             "orders": [
@@ -130,23 +151,25 @@ class PlacementApp(SchedulerApp):
             blob = SlotMap(version, desk.owner, desk.backup).to_bytes()
             self.office.set_map(blob)
         self._order()
-        for rank in desk.released():
-            if rank not in self._released and self.on_release is not None:
-                self._released.add(rank)
-                self.on_release(node_id(Role.SERVER, rank))
+        for rank in set(desk.released()) - self._released:
+            self._released.add(rank)
+            self._send_home(node_id(Role.SERVER, rank))
+
+    def _send_home(self, node: int) -> None:
+        """A server has nothing any more and is to leave: let it end in good order."""
+        log.info("%s has no slots any more and may go", node_name(node))
+        self._send(node, Said.LEAVE, None)
 
     def _order(self) -> None:
         for order in list(self.desk.orders.values()):
-            meta = Meta(
-                recipient=node_id(Role.SERVER, order.source),
-                app=PLACEMENT_APP,
-                cmd=int(Said.ORDER),
-                body=order.pack(),
-            )
-            try:
-                self.office.send(Message(meta))
-            except PsliteError as error:  # told again at the next tick, or its source is dead
-                log.debug("order %r is not told: %s", order, error)
+            self._send(node_id(Role.SERVER, order.source), Said.ORDER, order.pack())
+
+    def _send(self, node: int, said: Said, body: Any) -> None:
+        meta = Meta(recipient=node, app=PLACEMENT_APP, cmd=int(said), body=body)
+        try:
+            self.office.send(Message(meta))
+        except PsliteError as error:  # told again at the next tick, or the node is dead
+            log.debug("%s is not told: %s", node_name(node), error)
 
     # -- what outlives the scheduler ----------------------------------------------------------
 

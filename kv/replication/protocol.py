@@ -5,6 +5,7 @@
     replication   ACKNOWLEDGED   backup -> owner       n                  -
     placement     ORDER          scheduler -> owner    `Order.pack`       -
     placement     DONE           owner -> scheduler    order              -
+    placement     LEAVE          scheduler -> server   -                  -
 
 Nobody answers: what is lost is said again, records by their log, orders by the scheduler.
 """
@@ -24,3 +25,4 @@ class Said(IntEnum):
     ACKNOWLEDGED = 2
     ORDER = 3
     DONE = 4
+    LEAVE = 5

@@ -151,8 +151,11 @@ class Replicator:
 
     def _take_order(self, message: Message) -> None:
         self._note_thread()
-        if message.meta.sender != SCHEDULER_ID or message.meta.cmd != Said.ORDER:
+        if message.meta.sender != SCHEDULER_ID:
             raise KVError("only the scheduler gives orders about slots")
+        if message.meta.cmd == Said.LEAVE:
+            self.office.stop()
+            return
         order = Order.unpack(message.meta.body)
         if order.number in self._done:
             self._report(order.number)
@@ -224,7 +227,7 @@ class Replicator:
 
     def _give(self, task: Task) -> None:
         task.is_given = True
-        self._demote(task.slots, task.peer.node)
+        self._demote(task.slots)
 
     def _end(self, task: Task) -> Record:
         return Record(Kind.END, {"order": task.order.number})
@@ -303,7 +306,7 @@ class Replicator:
         mine: Slots = (slots.owner == rank) & ~self._promised(are_given=True)
         gained, lost = mine & ~before, before & ~mine
         if lost.any():
-            self._demote(lost, 0)
+            self._demote(lost)
         self._route(slots, mine)
         self._promote(slots, mine, gained)
         self._mine, self.map_version = mine, slots.version
@@ -345,8 +348,8 @@ class Replicator:
         self.incoming.present &= ~gained
         self.incoming.source[gained] = 0
 
-    def _demote(self, slots: Slots, node: int) -> None:
-        """What this server owned is a copy of `node`'s from now on. The van's thread."""
+    def _demote(self, slots: Slots) -> None:
+        """What this server owned is a copy of another's from now on. The van's thread."""
         copies = self.incoming.copies
         for table in list(self.engine.tables):
             kept, left = parted(table, table.mode.kept(), slots)
@@ -357,7 +360,6 @@ class Replicator:
                     copies.hold(table, rank, step, update)
         copies.windows.adopt(slots, self.desk.windows.export(slots))
         self.incoming.present |= slots
-        self.incoming.source[slots] = node
         self._mine = self.mine & ~slots
         self.engine.own(self._mine)
         for peer in self.out.peers:
