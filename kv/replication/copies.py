@@ -75,12 +75,8 @@ def within(table: Table, update: Update, slots: Slots) -> Update:
     return _chosen(update, slots[table.slots_of(update.keys)])
 
 
-def parted(
-    table: Table, kept: Sequence[Kept], slots: Slots
-) -> tuple[list[Kept], list[Kept]]:
-    """Kept pushes in two: their keys in `slots`, and the rest; what has no keys stays in the rest.
-
-    """
+def parted(table: Table, kept: Sequence[Kept], slots: Slots) -> tuple[list[Kept], list[Kept]]:
+    """Kept pushes in two: their keys in `slots`, and the rest; what has no keys stays in the rest."""
     inside: list[Kept] = []
     outside: list[Kept] = []
     for rank, step, update in kept:

@@ -53,5 +53,3 @@ def send_some(task: Task, out: Outgoing) -> bool:
                 out.fill(task.peer, table, batch)
                 return True
     return False
-
-

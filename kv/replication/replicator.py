@@ -71,6 +71,7 @@ class Replicator:
         self._later: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._thread = 0
         self._is_ticking = False
+        tables.follows_map = False  # a map is taken up when nothing is under way
         Customer(REPLICATION_APP, 0, self.office, self._receive)
         Customer(PLACEMENT_APP, 0, self.office, self._take_order)
         self.office.on_view.append(self._take_view)
@@ -404,5 +405,3 @@ class Replicator:
 
 def _nodes_of(ranks: np.ndarray[Any, np.dtype[np.uint16]]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return 8 + 2 * ranks.astype(np.int64)
-
-

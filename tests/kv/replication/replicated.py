@@ -13,6 +13,7 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+
 from van.faults import FaultPlan
 from van.loopback import LoopbackNetwork
 
@@ -71,10 +72,10 @@ class Replicated:
                 self.shape,
                 bind=f"s{rank}.{births}",
                 rank=rank,
-                resend=Resend(timeout=0.5),
             )
             tables = TableServer(office, self.mode, seed=4)
             self.servers[rank] = Replicator(tables, timeout=0.5)
+            office.resend_with(Resend(timeout=0.5))
             office.start()
             office.serve()
             tables.engine.validate()
@@ -90,9 +91,9 @@ class Replicated:
                 self.shape,
                 bind=f"w{rank}",
                 rank=rank,
-                resend=Resend(timeout=0.5),
             )
             worker = RemoteWorker(office, self.mode, seed=4)
+            office.resend_with(Resend(timeout=0.5))
             office.start()
             program(worker)
             worker.close()

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from replicated import Replicated
+from tests.kv.replication.replicated import Replicated
 
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
@@ -46,7 +46,7 @@ def test_a_copy_is_the_row_to_the_bit_when_a_push_is_answered(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(50))
 def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
-    plan = FaultPlan(seed, faults=Faults(drop=0.1, duplicate=0.05, delay=0.05, reorder=0.1))
+    plan = FaultPlan(seed, everywhere=Faults(drop=0.1, duplicate=0.05, delay=0.05, reorder=0.1))
     cluster = Replicated(seed, plan=plan, workers=2)
     chance = random.Random(seed)
     sums: list[np.ndarray] = []
