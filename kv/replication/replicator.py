@@ -381,6 +381,10 @@ class Replicator:
 
     def _keep(self, message: Message, answer: Message) -> bool:
         """Answer a request when all copies have what it has changed. Any thread."""
+        meta = message.meta
+        stream = self.desk.windows.find(meta)
+        if stream is not None:  # a repeat hears that it is held, though the push is applied
+            stream.in_hand.add((meta.timestamp, meta.piece))
         self.out.after(lambda: self.tables.answer(message, answer))
         return True
 

@@ -44,7 +44,6 @@ class Replicated:
             servers=servers,
             workers=workers,
             scheduler="scheduler",
-            heartbeat_timeout=3.0,
             failures=FailurePolicy(on_server="restart"),
         )
         self.servers: dict[int, Replicator] = {}
