@@ -12,8 +12,10 @@ import sys
 
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
+from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from postoffice.resending import Resend
 from pslite.environ import NodeSettings
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
@@ -44,6 +46,10 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         dispatchers=cluster.dispatchers,
         scheduler=settings.scheduler,
         start_timeout=cluster.start_timeout,
+        heartbeat_interval=cluster.heartbeat_interval,
+        heartbeat_timeout=cluster.heartbeat_timeout,
+        scheduler_timeout=cluster.scheduler_timeout,
+        failures=cluster.failures,
     )
 
 
@@ -53,13 +59,16 @@ def make_office(settings: NodeSettings) -> Postoffice:
     van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
     host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
-    return Postoffice(
+    office = Postoffice(
         settings.role,
         van,
         shape_of(settings),
         bind=f"{cluster.transport}://{host}:0",
         rank=settings.rank,
     )
+    if settings.job.van.resend == "on":
+        office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
+    return office
 
 
 def run_node(settings: NodeSettings) -> None:
@@ -86,7 +95,12 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
 
-    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    path = settings.job.cluster.journal
+    office = SchedulerOffice(
+        ZmqVan(settings.job.van, background=False),
+        shape_of(settings),
+        journal=FileJournal(path) if path else None,
+    )
     PlacementApp(office, settings.job.cluster.replicas)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)

@@ -27,6 +27,7 @@ from van.message import Kind, Message, Meta, answer_to
 
 Tables = Sequence[tuple[int, Table, int]]
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
+_STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
 
 
@@ -53,6 +54,7 @@ class Desk:
         send: Callable[[Message], None],
     ) -> None:
         self.windows = Windows()
+        self._streams = self.windows.streams
         self.slots = slots
         self.map_version = slots.version
         self.rank = -1
@@ -60,18 +62,22 @@ class Desk:
         self._complete, self._send = complete, send
         self._gated: Mask | None = None
         self._early: list[tuple[Stream, Message]] = []
-        self._lock, self._noting = threading.Lock(), threading.Lock()
+        self._lock, self.noting = threading.Lock(), threading.Lock()
 
     # -- requests that come -------------------------------------------------------------------
 
     def admit(self, message: Message) -> Stream | None:
         """The stream of a request that is to be worked on; None: it has been dealt with."""
         meta = message.meta
-        stream = self.windows.stream(meta)
-        if stream is None:
-            self._send(former_life(meta, self._node()))
-            return None
-        timestamp = meta.timestamp
+        stream = self._streams.get((meta.sender, meta.app, meta.customer))
+        if stream is None or stream.incarnation != meta.incarnation:
+            stream = self.windows.stream(meta)
+            if stream is None:
+                self._send(former_life(meta, self._node()))
+                return None
+        timestamp, oldest = meta.timestamp, meta.oldest
+        if oldest > stream.watermark:
+            stream.advance(oldest)
         if timestamp < stream.watermark:
             return None  # a late copy: its maker has the answer
         if (
@@ -79,7 +85,7 @@ class Desk:
             or stream.in_hand
             or meta.map_version != self.map_version
             or self._gated is not None
-            or meta.cmd == Command.STEP
+            or meta.cmd == _STEP
         ):
             return stream if self._is_new(message, stream) else None
         return stream
@@ -173,12 +179,16 @@ class Desk:
     # -- what is done -------------------------------------------------------------------------
 
     def note_push(self, message: Message) -> None:
-        """A push has been applied. Any thread."""
+        """A push has been applied; other threads than the van's hold `noting`."""
         meta = message.meta
         stream = self.windows.find(meta)
-        if stream is not None:
-            with self._noting:
-                self.windows.record(stream, meta, self._extent(message))
+        if stream is None:
+            return
+        extent = self._extent(message)
+        if extent is None and meta.timestamp not in stream.entries:
+            stream.entries[meta.timestamp] = None
+        else:
+            self.windows.record(stream, meta, extent)
 
     def _extent(self, message: Message) -> Mask | None:
         """The slots for which a request speaks; None: all of this server's."""
@@ -235,7 +245,7 @@ class Desk:
     def learn(self, slots: SlotMap) -> None:
         """Know a newer map; by the thread that drives the van, with no work on moved slots."""
         if slots.version > self.map_version:
-            with self._noting:  # or a push of the former map could count for all of the new one
+            with self.noting:  # or a push of the former map could count for all of the new one
                 self.windows.own(slots.owner == self.rank)
                 self.slots, self.map_version = slots, slots.version
 
