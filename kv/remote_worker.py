@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
-from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
+from kv.cutting import PIECE, SHARED_PIECE, Cut, apart, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
@@ -328,6 +328,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
+        if writes and len(cuts) > 1 and self.slots.version:
+            pieces = apart(pieces)
         if writes:
             pack(writes, pieces, lines.empty)
         asking = Asking(
@@ -359,6 +361,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """Bytes of rows in a piece to the server of that rank."""
         if self._piece is not None:
             return self._piece
+        if self.slots.has_backups:  # what a server applies of a piece it applies under one lock
+            return PIECE
         is_shared = self.office.van.shares_memory(self.lines().servers[server])
         return SHARED_PIECE if is_shared else PIECE
 
@@ -474,6 +478,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._has_rounds:
             # A push that is under way, or must be sent again, belongs before the step's end.
+            if self.office.view.map_version:
+                # Another server may become the owner of a push's rows. It would not know that the
+                # push is to come, so it must be there before any server hears of the step's end.
+                self.office.wait(
+                    lambda: not self._pushes_under_way(), what=lambda: "the pushes of a step"
+                )
             before = self._pushes_under_way()
             flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
             self._tell(Command.STEP, flags, self._servers(), body=body, before=before)

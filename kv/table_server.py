@@ -195,7 +195,8 @@ class TableServer:
                 stream.in_hand.add((meta.timestamp, meta.piece))
                 self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
-            self._send(message, self._error(message, error))
+            self.desk.let_go(meta)
+            self._give(self._error(message, error), message)
 
     def _is_answered_at_once(self, message: Message) -> bool:
         """Answer a short pull or push of one sparse table, if nothing is in its way.

@@ -21,6 +21,7 @@ from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
 from kv.engine_table import Table
+from kv.errors import UnknownTableError
 from kv.placement import SlotMap, slot_of
 from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command, key_places
 from van.message import Kind, Message, Meta, answer_to
@@ -111,7 +112,11 @@ class Desk:
         meta = message.meta
         if meta.cmd not in WITH_KEYS:
             return True
-        if any(table.is_dense for _, table, _ in self._tables_of(meta)):
+        try:
+            tables = self._tables_of(meta)
+        except UnknownTableError:  # a server that has just come and owns nothing yet
+            return False
+        if any(table.is_dense for _, table, _ in tables):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
         if self._gated is not None:
@@ -212,6 +217,12 @@ class Desk:
             elif error[0] != NOT_DONE:
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
+
+    def let_go(self, meta: Meta) -> None:
+        """Nobody works on a request: it could not be looked at."""
+        stream = self.windows.find(meta)
+        if stream is not None:
+            stream.in_hand.discard((meta.timestamp, meta.piece))
 
     # -- the end of a step, which closes rounds -----------------------------------------------
 

@@ -111,6 +111,7 @@ class Replicator:
         receiver = self.receivers.of(meta.sender, meta.incarnation)
         if receiver is None:
             return
+        self._start_ticking()
         number, record = Record.unpack(meta.body, message.arrays)
         entries = receiver.take(number, record)
         self.office.reach(meta.sender)
@@ -377,6 +378,7 @@ class Replicator:
             self._is_ticking = True
             self.desk.rank = self.office.rank
             self.tables.keep_answer = self._keep
+            self.engine.own(self.mine)  # copies are not its own
             self.office.van.every(_TICK, self._tick)
 
     def _keep(self, message: Message, answer: Message) -> bool:
