@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.delivery.desk import Desk, leave_pull
+from kv.delivery.desk import Desk, is_whole, leave_pull
 from kv.engine import Engine, Write
 from kv.engine_table import Table, Values
 from kv.errors import KVError, TableConflictError, UnknownTableError
@@ -388,7 +388,7 @@ class TableServer:
         values: list[NDArray[Any]] = []
         empty = partial(self._empty, meta.sender)
         for _, table, _ in tables:
-            keys = None if table.is_dense else _next(arrays)
+            keys = None if is_whole(meta, table) else _next(arrays)
             if keys is not None and meta.key_list:
                 table.remember(keys)
             values.append((yield from table.pulling(keys, create, empty)))
@@ -441,7 +441,7 @@ class TableServer:
         """The answer to a push and a pull; where the pull has to wait, that alone is left of it."""
         if self._push_at_once(message, number, table, step) is None:
             return None
-        leave_pull(message, [False])
+        leave_pull(message, [(number, table, step)])
         return self._pull_at_once(message, number, table, step)
 
     def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
@@ -491,7 +491,7 @@ class TableServer:
 
     def _push_pull(self, message: Message) -> Answering:
         yield from self._push(message)
-        leave_pull(message, [table.is_dense for _, table, _ in self._of(message.meta)])
+        leave_pull(message, self._of(message.meta))
         return (yield from self._pull(message))
 
     def _step(self, message: Message) -> Answering:
@@ -551,7 +551,7 @@ def _writes(message: Message, tables: Sequence[tuple[int, Table, int]]) -> list[
     """Table, keys and values of each table of a push or assignment."""
     arrays = iter(message.arrays)
     writes: list[Write] = [
-        (number, None if table.is_dense else _next(arrays), _next(arrays))
+        (number, None if is_whole(message.meta, table) else _next(arrays), _next(arrays))
         for number, table, _ in tables
     ]
     _end(arrays)

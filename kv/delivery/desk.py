@@ -21,8 +21,9 @@ from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
 from kv.engine_table import Table
-from kv.errors import UnknownTableError
+from kv.errors import UnknownTableError, ValueShapeError
 from kv.placement import SlotMap, slot_of
+from kv.spec import dense_keys
 from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command, key_places
 from van.message import Kind, Message, Meta, answer_to
 
@@ -116,7 +117,7 @@ class Desk:
             tables = self._tables_of(meta)
         except UnknownTableError:  # a server that has just come and owns nothing yet
             return False
-        if any(table.is_dense for _, table, _ in tables):
+        if any(is_whole(meta, table) for _, table, _ in tables):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
         if self._gated is not None:
@@ -141,7 +142,7 @@ class Desk:
                 return True
         if meta.cmd in _REPEATED:  # the push is done, what is left is the pull
             self._complete(message)
-            leave_pull(message, [table.is_dense for _, table, _ in self._tables_of(meta)])
+            leave_pull(message, self._tables_of(meta))
             return True
         self._send(Message(answer_to(meta)))
         return False
@@ -154,17 +155,23 @@ class Desk:
             return ~touched
         touched[self._slots_of(message)] = True
         for _, table, _ in self._tables_of(meta):
-            if table.is_dense:
+            if is_whole(meta, table):
                 touched[slot_of(table.store.keys)] = True  # type: ignore[union-attr]
         return touched
 
     def _slots_of(self, message: Message) -> NDArray[np.uint16]:
-        self._complete(message)
         meta = message.meta
-        is_dense = [table.is_dense for _, table, _ in self._tables_of(meta)]
-        places = key_places(is_dense, meta.cmd in WITH_VALUES)
-        lists = [message.arrays[place] for place in places if place < len(message.arrays)]
-        return slot_of(np.concatenate([keys.astype(np.uint64) for keys in lists] or [_NO_KEYS]))
+        if not meta.body or "blocks" not in meta.body:
+            self._complete(message)
+        tables = self._tables_of(meta)
+        places = _name_places(meta, tables, meta.cmd in WITH_VALUES)
+        named = [table for _, table, _ in tables if not is_whole(meta, table)]
+        slots = [
+            row_slots(table, message.arrays[place])
+            for table, place in zip(named, places, strict=True)
+            if place < len(message.arrays)
+        ]
+        return np.concatenate([*slots, _NO_SLOTS])
 
     def left_of(self, meta: Meta, writes: list[Write]) -> list[Write]:
         """What of a push is still to be applied here, row by row."""
@@ -174,9 +181,11 @@ class Desk:
             return writes
         is_applied = self.windows.applied(entry)
         left: list[Write] = []
-        for number, keys, values in writes:
+        for (number, keys, values), (_, table, _) in zip(
+            writes, self._tables_of(meta), strict=True
+        ):
             if keys is not None:
-                rows = ~is_applied[slot_of(keys)]
+                rows = ~is_applied[row_slots(table, keys)]
                 keys, values = keys[rows], values[rows]
             left.append((number, keys, values))
         return left
@@ -265,11 +274,39 @@ class Desk:
         self._gated = slots if slots.any() else None
 
 
-def leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
+def is_whole(meta: Meta, table: Table) -> bool:
+    """Whether a request means all blocks of a dense table that are on the server, unnamed."""
+    return table.is_dense and not (meta.body and "blocks" in meta.body)
+
+
+def row_slots(table: Table, names: NDArray[Any]) -> NDArray[np.uint16]:
+    """The slots of rows: of keys or, in a dense table, of numbers of blocks.
+
+    Raises:
+        ValueShapeError: the table has no such block.
+    """
+    if not table.is_dense:
+        return slot_of(names.astype(np.uint64))
+    layout = dense_keys(table.spec)
+    slots = np.empty(layout.keys.size, np.uint16)
+    slots[layout.blocks] = slot_of(layout.keys)
+    if names.size and int(names.max()) >= slots.size:
+        raise ValueShapeError(table.spec.name, f"it has no block {int(names.max())}")
+    return slots[names.astype(np.int64)]
+
+
+def leave_pull(message: Message, tables: Tables) -> None:
     """Make a pull of a push and pull whose push is done."""
-    places = key_places(is_dense, has_values=True)
-    message.arrays = [message.arrays[place] for place in places]
-    message.meta.cmd, message.meta.body = Command.PULL, _CREATING
+    meta = message.meta
+    message.arrays = [
+        message.arrays[place] for place in _name_places(meta, tables, has_values=True)
+    ]
+    blocks = {"blocks": True} if meta.body and "blocks" in meta.body else {}
+    meta.cmd, meta.body = Command.PULL, {**_CREATING, **blocks}
+
+
+def _name_places(meta: Meta, tables: Tables, has_values: bool) -> list[int]:
+    return key_places([is_whole(meta, table) for _, table, _ in tables], has_values)
 
 
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
@@ -277,4 +314,4 @@ def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
 
 
 _CREATING = {"create": True}  # nobody changes it
-_NO_KEYS = np.empty(0, np.uint64)
+_NO_SLOTS = np.empty(0, np.uint16)
