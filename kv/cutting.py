@@ -115,7 +115,9 @@ def pieces_of(
     for server in range(servers):
         ranges, nbytes = [], 0
         for place, cut in enumerate(cuts):
-            rows = cut.bounds[server + 1] - cut.bounds[server]
+            # A dense table is cut by the map, which may know fewer servers than there are.
+            is_known = server + 1 < len(cut.bounds)
+            rows = cut.bounds[server + 1] - cut.bounds[server] if is_known else 0
             if rows or cut.is_everywhere:
                 ranges.append(Range(place, 0, rows))
                 nbytes += rows * _row_nbytes(cut)

@@ -67,6 +67,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             `auto`, to servers on other hosts.
         piece: bytes of rows above which a request to one server is cut; None: as is quickest on
             the way to that server.
+        may_move: other servers may come to own rows at any time, as where they have copies.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -81,12 +82,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         piece: int | None = None,
+        may_move: bool = False,
     ) -> None:
         self.office = office
         self._mode, self._seed = mode, seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
-        self._steps = 0
+        self._steps, self._may_move = 0, may_move
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
@@ -328,7 +330,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
-        if writes and len(cuts) > 1 and self.slots.version:
+        if writes and len(cuts) > 1 and (self._may_move or self.slots.version):
             pieces = apart(pieces)
         if writes:
             pack(writes, pieces, lines.empty)
@@ -478,7 +480,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._has_rounds:
             # A push that is under way, or must be sent again, belongs before the step's end.
-            if self.office.view.map_version:
+            if self._may_move or self.office.view.map_version:
                 # Another server may become the owner of a push's rows. It would not know that the
                 # push is to come, so it must be there before any server hears of the step's end.
                 self.office.wait(

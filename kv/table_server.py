@@ -468,7 +468,8 @@ class TableServer:
         with self._holding:
             held, self._held = self._held, []
         for message in held:
-            self._dispatch(message)
+            if self.desk.is_served(message):
+                self._dispatch(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta

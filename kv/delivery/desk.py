@@ -227,6 +227,17 @@ class Desk:
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
 
+    def is_served(self, message: Message) -> bool:
+        """Whether a request that was held is still for this server; else it hears so."""
+        meta = message.meta
+        if meta.map_version == self.map_version and self._gated is None:
+            return True
+        if self._is_here(message):
+            return True
+        self.let_go(meta)
+        self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
+        return False
+
     def let_go(self, meta: Meta) -> None:
         """Nobody works on a request: it could not be looked at."""
         stream = self.windows.find(meta)

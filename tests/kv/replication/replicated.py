@@ -91,7 +91,7 @@ class Replicated:
                 bind=f"w{rank}",
                 rank=rank,
             )
-            worker = RemoteWorker(office, self.mode, seed=4)
+            worker = RemoteWorker(office, self.mode, seed=4, may_move=self.replicas > 0)
             office.resend_with(Resend(timeout=0.5))
             office.start()
             program(worker)
