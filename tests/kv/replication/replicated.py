@@ -124,7 +124,12 @@ class Replicated:
             return desk.version > 0 and desk.is_settled and bool((desk.backup != 0xFFFF).all())
 
         self.wait(is_copied)
-        self.wait(lambda: {s.map_version for s in self.living()} == {self.newest_map()})
+        self.wait(
+            lambda: (
+                self.network.is_over("worker 0")
+                or {server.map_version for server in self.living()} == {self.newest_map()}
+            )
+        )
 
     def newest_map(self) -> int:
         assert self.app is not None
