@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
-from kv.engine_table import Table
-from kv.errors import UnknownTableError, ValueShapeError
+from kv.errors import UnknownTableError
 from kv.placement import SlotMap, slot_of
-from kv.spec import dense_keys
-from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command, key_places
+from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
+from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
 from van.message import Kind, Message, Meta, answer_to
 
-Tables = Sequence[tuple[int, Table, int]]
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
@@ -164,7 +162,7 @@ class Desk:
         if not meta.body or "blocks" not in meta.body:
             self._complete(message)
         tables = self._tables_of(meta)
-        places = _name_places(meta, tables, meta.cmd in WITH_VALUES)
+        places = name_places(meta, tables, meta.cmd in WITH_VALUES)
         named = [table for _, table, _ in tables if not is_whole(meta, table)]
         slots = [
             row_slots(table, message.arrays[place])
@@ -285,44 +283,8 @@ class Desk:
         self._gated = slots if slots.any() else None
 
 
-def is_whole(meta: Meta, table: Table) -> bool:
-    """Whether a request means all blocks of a dense table that are on the server, unnamed."""
-    return table.is_dense and not (meta.body and "blocks" in meta.body)
-
-
-def row_slots(table: Table, names: NDArray[Any]) -> NDArray[np.uint16]:
-    """The slots of rows: of keys or, in a dense table, of numbers of blocks.
-
-    Raises:
-        ValueShapeError: the table has no such block.
-    """
-    if not table.is_dense:
-        return slot_of(names.astype(np.uint64))
-    layout = dense_keys(table.spec)
-    slots = np.empty(layout.keys.size, np.uint16)
-    slots[layout.blocks] = slot_of(layout.keys)
-    if names.size and int(names.max()) >= slots.size:
-        raise ValueShapeError(table.spec.name, f"it has no block {int(names.max())}")
-    return slots[names.astype(np.int64)]
-
-
-def leave_pull(message: Message, tables: Tables) -> None:
-    """Make a pull of a push and pull whose push is done."""
-    meta = message.meta
-    message.arrays = [
-        message.arrays[place] for place in _name_places(meta, tables, has_values=True)
-    ]
-    blocks = {"blocks": True} if meta.body and "blocks" in meta.body else {}
-    meta.cmd, meta.body = Command.PULL, {**_CREATING, **blocks}
-
-
-def _name_places(meta: Meta, tables: Tables, has_values: bool) -> list[int]:
-    return key_places([is_whole(meta, table) for _, table, _ in tables], has_values)
-
-
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
     return all(stream.has_come(int(timestamp), int(piece)) for timestamp, piece in after)
 
 
-_CREATING = {"create": True}  # nobody changes it
 _NO_SLOTS = np.empty(0, np.uint16)

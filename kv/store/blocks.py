@@ -122,7 +122,8 @@ class Blocks:
         is_here = places < self.numbers.size
         is_here[is_here] = self.numbers[places[is_here]] == numbers[is_here]
         if not is_here.all():
-            problem = f"block {int(numbers[~is_here][0])} is not on this server"
+            number = int(numbers[~is_here][0])
+            problem = f"it is dense: its values come without keys; no block {number} is here"
             raise ValueShapeError(self.spec.name, problem)
         return None if numbers.size == self.numbers.size else places
 

@@ -108,9 +108,7 @@ def test_no_push_is_lost_or_counted_twice_when_servers_are_killed(nodes: Nodes) 
         Observer(ZmqVan(background=False), nodes.address) as observer,
     ):
         assert isinstance(worker, RemoteWorker)
-        table = worker.sparse_table(
-            "t", 2, optimizer=pslite.SGD(lr=1), initializer=pslite.Zeros()
-        )
+        table = worker.sparse_table("t", 2, optimizer=pslite.SGD(lr=1), initializer=pslite.Zeros())
         pushes = 0
         for victim in (0, 1):
             wait_until_copied(observer, 2, worker)

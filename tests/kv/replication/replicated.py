@@ -13,7 +13,6 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
-
 from van.faults import FaultPlan
 from van.loopback import LoopbackNetwork
 

@@ -7,10 +7,10 @@ import random
 
 import numpy as np
 import pytest
-from tests.kv.replication.replicated import Replicated
 
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
+from tests.kv.replication.replicated import Replicated
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(40, dtype=np.uint64)
