@@ -211,7 +211,7 @@ class Customer:
         except DeadNodeError:
             if request is None or meta.recipient not in self._dead:
                 raise
-            # It died while the request was made: ask who has taken over, or wait until somebody has.
+            # It died while the request was made: ask who has taken over, or wait for somebody.
             self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
 
     @contextlib.contextmanager

@@ -298,7 +298,7 @@ class Replicator:
             yield from self.incoming.dropping(stale)
 
     def _switch(self, slots: SlotMap) -> None:
-        """Serve what `slots` gives this server, from now on. The van's thread, nothing under way."""
+        """Serve what `slots` gives this server from now on. The van's thread; nothing is begun."""
         rank, before = self.office.rank, self.mine
         for number, task in list(self.tasks.items()):
             if task.order.kind is OrderKind.GIVE:
