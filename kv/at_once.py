@@ -115,6 +115,7 @@ class AtOnce:
             (number, arrays[0], arrays[1]),
             float(body.get("weight", 1.0)),
             bool(body.get("rest", False)),
+            meta,
         )
         if clocks is None:
             return None

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
-from kv.dense import BlockShare
+from kv.dense import BlockShare, share_of
+from kv.engine_log import Cause
 from kv.errors import KeyListError
 from kv.executor import Turns, run_through
 from kv.keylist import as_values
+from kv.placement import slot_of
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks, Places
 from kv.store.parts import Cut, Parts, Piece
@@ -63,6 +65,10 @@ class Table(ABC):
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
+
+    def _cause(self, update: Update) -> Cause:
+        """What one who keeps copies is told of the change that `update` makes."""
+        return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
 
     def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
         """This very array will come again as a key list."""
@@ -148,6 +154,14 @@ class Table(ABC):
         """Forget rows; how many there were."""
         return self.store.remove(keys)
 
+    @abstractmethod
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        """The slot of each of the keys of an `Update`."""
+
+    @abstractmethod
+    def own(self, mine: Slots) -> None:
+        """Own the rows of these slots, and no others; copies of others' rows may be here, too."""
+
     def stats(self) -> dict[str, Any]:
         """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""
         parts = self.store.stats()
@@ -158,6 +172,7 @@ class Table(ABC):
             "mode": self.mode.name,
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],
+            "copies": self.store.copies,
             **together(parts),
         }
 
@@ -244,6 +259,8 @@ class KeyedTable(Table):
             (due,), clocks = note()
             for step in due:
                 piece.push(step.keys, step.grads, step.clock)
+                if self.store.log is not None:
+                    self.store.log.changed(part.store, step.keys, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -256,7 +273,8 @@ class KeyedTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         cut = self._cut(update.keys) if claim is None else claim[0]
-        yield from self.store.push(update.keys, update.grads, update.clock, cut)
+        cause = self._cause(update)
+        yield from self.store.push(update.keys, update.grads, update.clock, cut, cause)
 
     def applying_round(self, update: Update) -> Turns[None]:
         cut = self._cut(update.keys)
@@ -279,6 +297,12 @@ class KeyedTable(Table):
 
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         return self.store.scan(start, count)
+
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        return slot_of(keys)
+
+    def own(self, mine: Slots) -> None:
+        self.store.mine = mine
 
     def _checked_keys(self, keys: Keys | None) -> Keys:
         if keys is None:
@@ -322,7 +346,8 @@ class BlockTable(Table):
         with self.store.lock:
             (due,), clocks = note()
             for step in due:
-                self.store.push(step.grads, step.clock, self._places(step.keys))
+                places = self._places(step.keys)
+                self.store.push(step.grads, step.clock, places, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -331,7 +356,8 @@ class BlockTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         with self.store.lock:
-            self.store.push(update.grads, update.clock, self._places(update.keys))
+            places = self._places(update.keys)
+            self.store.push(update.grads, update.clock, places, self._cause(update))
         yield
 
     def release(self, claim: Claim) -> None:
@@ -350,6 +376,12 @@ class BlockTable(Table):
         order = self.store.share.order
         values = self.store.pull(np.empty(self.store.shape, np.float32))
         return self.store.keys[order], values[order], -1
+
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        return slot_of(self.store.keys_of(keys))
+
+    def own(self, mine: Slots) -> None:
+        self.store.own(share_of(self.spec, lambda keys: mine[slot_of(keys)]))
 
     def _places(self, keys: Keys | None) -> Places:
         """Which blocks are meant; None: all."""

@@ -49,7 +49,7 @@ from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.errors import CodecError, PsliteError
-from van.message import Message, Meta, answer_to
+from van.message import Flag, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,8 @@ class TableServer:
                 stream.in_hand.add((meta.timestamp, meta.piece))
                 self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
-            self._send(message, self._error(message, error))
+            self.desk.let_go(meta)
+            self._give(self._error(message, error), message)
 
     def _is_answered_at_once(self, message: Message) -> bool:
         """Answer a short pull or push of one sparse table, if nothing is in its way.
@@ -293,7 +294,7 @@ class TableServer:
         """The work on a request is over: answer, now or when that is safe."""
         if (
             self.keep_answer is not None
-            and message.meta.cmd not in READS
+            and (message.meta.cmd not in READS or message.meta.flags & Flag.PUSH)
             and self.keep_answer(message, answer)
         ):
             return
@@ -347,16 +348,28 @@ class TableServer:
     # -- commands ---------------------------------------------------------------------------
 
     def _define(self, message: Message) -> Answering:
-        spec = TableSpec.from_dict(message.meta.body)
+        self.find_or_define(TableSpec.from_dict(message.meta.body))
+        return Message(answer_to(message.meta))
+        yield
+
+    def find_or_define(self, spec: TableSpec) -> Table:
+        """Make a table, its kernels loaded, or find it.
+
+        Raises:
+            TableConflictError: the name, or its id, stands for another definition.
+        """
         identity = table_id(spec.name)
         if spec.name not in self.engine.numbers:
             self._rehearsal.play(spec.resolved(self.engine.default_mode, self.engine.seed))
         number = self.engine.define(spec)
-        known, _ = self._tables.setdefault(identity, (number, self.engine.table(number)))
+        known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
             raise TableConflictError(spec.name, "its id is that of another table; rename it")
-        return Message(answer_to(message.meta))
-        yield
+        return table
+
+    def table_of(self, identity: int) -> Table | None:
+        """The table of that id; None: it is not defined here."""
+        return self._tables.get(identity, _NO_TABLE)[1]
 
     def _pull(self, message: Message) -> Answering:
         meta = message.meta
@@ -387,12 +400,13 @@ class TableServer:
             self._held.append(message)
             return True
 
-    def _answer_held(self) -> None:
+    def answer_held(self) -> None:
         """A clock has advanced: let those go on that may."""
         with self._holding:
             held, self._held = self._held, []
         for message in held:
-            self._dispatch(message)
+            if self.desk.is_served(message):
+                self._dispatch(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta
@@ -407,6 +421,7 @@ class TableServer:
             self.desk.left_of(meta, writes_of(message, tables)),
             float(body.get("weight", 1.0)),
             bool(body.get("rest", False)),
+            meta,
         )
         self.desk.note_push(message)
         return Message(answer_to(meta, clocks=clocks_of(tables)))
@@ -421,7 +436,7 @@ class TableServer:
         try:
             yield from self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
         finally:  # where a round failed, too, others go on
-            self._answer_held()
+            self.answer_held()
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
@@ -429,7 +444,7 @@ class TableServer:
         try:
             yield from self.engine.finishing(self._ranks.of(message.meta))
         finally:
-            self._answer_held()
+            self.answer_held()
         return Message(answer_to(message.meta))
 
     def _assign(self, message: Message) -> Answering:

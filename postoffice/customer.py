@@ -210,7 +210,9 @@ class Customer:
             self.postoffice.send(message)
         except DeadNodeError:
             if request is None or meta.recipient not in self._dead:
-                raise  # else somebody may take over, or be asked in its place
+                raise
+            # It died while the request was made: ask who has taken over, or wait for somebody.
+            self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
 
     @contextlib.contextmanager
     def sending(self, timestamp: int) -> Iterator[None]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
+from kv.errors import UnknownTableError
 from kv.placement import SlotMap, slot_of
 from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
 from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
@@ -59,8 +60,9 @@ class Desk:
         self.rank = -1
         self._node, self._tables_of = node, tables_of
         self._complete, self._send = complete, send
+        self._gated: Mask | None = None
         self._early: list[tuple[Stream, Message]] = []
-        self._lock = threading.Lock()
+        self._lock, self.noting = threading.Lock(), threading.Lock()
 
     # -- requests that come -------------------------------------------------------------------
 
@@ -82,6 +84,7 @@ class Desk:
             timestamp in stream.entries
             or stream.in_hand
             or meta.map_version != self.map_version
+            or self._gated is not None
             or meta.cmd == _STEP
         ):
             return stream if self._is_new(message, stream) else None
@@ -95,7 +98,8 @@ class Desk:
         if meta.map_version > self.map_version:
             self._send(Message(answer_to(meta, Kind.BEHIND, map_version=self.map_version)))
             return False
-        if meta.map_version < self.map_version and not self._is_here(message):
+        is_doubtful = meta.map_version < self.map_version or self._gated is not None
+        if is_doubtful and not self._is_here(message):
             self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
             return False
         if meta.timestamp in stream.entries and not self._is_left(message, stream):
@@ -107,9 +111,15 @@ class Desk:
         meta = message.meta
         if meta.cmd not in WITH_KEYS:
             return True
-        if any(is_whole(meta, table) for _, table, _ in self._tables_of(meta)):
+        try:
+            tables = self._tables_of(meta)
+        except UnknownTableError:  # a server that has just come and owns nothing yet
+            return False
+        if any(is_whole(meta, table) for _, table, _ in tables):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
+        if self._gated is not None:
+            here = here & ~self._gated
         return bool(here[self._slots_of(message)].all())
 
     def _is_left(self, message: Message, stream: Stream) -> bool:
@@ -181,7 +191,7 @@ class Desk:
     # -- what is done -------------------------------------------------------------------------
 
     def note_push(self, message: Message) -> None:
-        """A push has been applied. Any thread."""
+        """A push has been applied; other threads than the van's hold `noting`."""
         meta = message.meta
         stream = self.windows.find(meta)
         if stream is None:
@@ -215,6 +225,23 @@ class Desk:
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
 
+    def is_served(self, message: Message) -> bool:
+        """Whether a request that was held is still for this server; else it hears so."""
+        meta = message.meta
+        if meta.map_version == self.map_version and self._gated is None:
+            return True
+        if self._is_here(message):
+            return True
+        self.let_go(meta)
+        self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
+        return False
+
+    def let_go(self, meta: Meta) -> None:
+        """Nobody works on a request: it could not be looked at."""
+        stream = self.windows.find(meta)
+        if stream is not None:
+            stream.in_hand.discard((meta.timestamp, meta.piece))
+
     # -- the end of a step, which closes rounds -----------------------------------------------
 
     def _must_wait(self, message: Message, stream: Stream) -> bool:
@@ -247,8 +274,13 @@ class Desk:
     def learn(self, slots: SlotMap) -> None:
         """Know a newer map; by the thread that drives the van, with no work on moved slots."""
         if slots.version > self.map_version:
-            self.windows.own(slots.owner == self.rank)
-            self.slots, self.map_version = slots, slots.version
+            with self.noting:  # or a push of the former map could count for all of the new one
+                self.windows.own(slots.owner == self.rank)
+                self.slots, self.map_version = slots, slots.version
+
+    def gate(self, slots: Mask) -> None:
+        """Take no more requests about these slots: they are on their way to another server."""
+        self._gated = slots if slots.any() else None
 
 
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
