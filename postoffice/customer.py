@@ -22,7 +22,7 @@ from postoffice.errors import DeadNodeError, PostofficeError, RequestTimeoutErro
 from postoffice.node import node_name
 from postoffice.resending import Place, Resend, Resending
 from postoffice.view import ClusterView
-from van.errors import PsliteError, VanError
+from van.errors import PsliteError, UnreachablePeerError, VanError
 from van.message import Kind, Message
 
 if TYPE_CHECKING:
@@ -213,6 +213,9 @@ class Customer:
                 raise
             # It died while the request was made: ask who has taken over, or wait for somebody.
             self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
+        except UnreachablePeerError:
+            if request is None or meta.recipient in self.postoffice.nodes:
+                raise  # else the map was quicker than the news of who has come: it is sent again
 
     @contextlib.contextmanager
     def sending(self, timestamp: int) -> Iterator[None]:
