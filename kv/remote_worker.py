@@ -358,8 +358,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _servers(self) -> list[int]:
         """Node ids of the servers that live."""
-        nodes = self.office.nodes
-        return [server for server in self.lines().servers if server in nodes]
+        nodes, gone = self.office.nodes, self.office.view.gone
+        return [s for s in self.lines().servers if s in nodes and s not in gone]
 
     def _piece_to(self, server: int) -> int:
         """Bytes of rows in a piece to the server of that rank."""

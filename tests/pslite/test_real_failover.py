@@ -101,7 +101,10 @@ def wait_until_copied(observer: Observer, servers: int, worker: RemoteWorker) ->
     raise AssertionError(observer.scheduler("placement"))
 
 
-def test_no_push_is_lost_or_counted_twice_when_servers_are_killed(nodes: Nodes) -> None:
+@pytest.mark.parametrize("victims", [(1,), pytest.param((0, 1), marks=pytest.mark.slow)])
+def test_no_push_is_lost_or_counted_twice_when_servers_are_killed(
+    nodes: Nodes, victims: tuple[int, ...]
+) -> None:
     env = {**nodes.env, "DMLC_ROLE": "worker"}
     with (
         pslite.connect(env=env) as worker,
@@ -110,7 +113,7 @@ def test_no_push_is_lost_or_counted_twice_when_servers_are_killed(nodes: Nodes) 
         assert isinstance(worker, RemoteWorker)
         table = worker.sparse_table("t", 2, optimizer=pslite.SGD(lr=1), initializer=pslite.Zeros())
         pushes = 0
-        for victim in (0, 1):
+        for victim in victims:
             wait_until_copied(observer, 2, worker)
             killer = threading.Timer(0.05, nodes.kill, [f"server {victim}"])
             killer.start()

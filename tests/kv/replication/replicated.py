@@ -109,7 +109,7 @@ class Replicated:
     def wait_for_events(self, count: int) -> None:
         """In a program: let so many messages be delivered."""
         goal = len(self.network.log) + count
-        self.wait(lambda: len(self.network.log) >= goal)
+        self.wait(lambda: len(self.network.log) >= goal or self.network.is_over("worker 0"))
 
     def wait_until_copied(self) -> None:
         """In a program: go on when each slot has its backup, as all servers know."""
