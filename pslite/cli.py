@@ -466,6 +466,41 @@ def audit(run_dir: Path, as_json: bool) -> None:
         leave(0 if auditing.balances(accounts) else 1)
 
 
+@main.group()
+def ctl() -> None:
+    """Change a running job."""
+
+
+@ctl.command()
+@RUN
+@SCHEDULER
+@TIMEOUT
+@VERBOSE
+@click.option("--servers", type=click.IntRange(1, 1024), required=True, help="How many to have.")
+@click.option("--within", default=600.0, show_default=True, help="Seconds to wait for the moves.")
+def scale(
+    run_dir: Path | None,
+    scheduler: str | None,
+    timeout: float,
+    verbose: int,
+    servers: int,
+    within: float,
+) -> None:
+    """Let a running job have another number of servers; it goes on meanwhile.
+
+    \b
+    Example:
+      pslite ctl scale --servers 3 --run run
+    """
+    from pslite import looking
+    from pslite.scaling import scale as scale_job
+
+    with clear_errors(verbose):
+        address = looking.scheduler_of(run_dir, scheduler)
+        with looking.observing(address, timeout) as observer:
+            scale_job(observer, servers, within, click.echo)
+
+
 def leave(code: int) -> None:
     """Leave with `code`, quietly even if nobody reads our output any more."""
     try:

@@ -108,7 +108,9 @@ class LocalNodes:
         failure: str | None = None
         try:
             tables = TableServer(office, self._mode, self._seed, threads=threads_of(0))
-            CheckpointServer(office, tables.engine)
+            CheckpointServer(
+                office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+            )
             if self._server_app is not None:
                 self._server_app(office)
             with tables:

@@ -108,11 +108,14 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
+    from kv.placement_app import PlacementApp
+
     office = SchedulerOffice(
         make_van(settings, background=False), shape_of(settings), journal=_journal(settings)
     )
     desk = LeaseDesk(office, settings.run_dir)
     office.apps.append(desk)
+    PlacementApp(office, settings.job.cluster.replicas)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
@@ -155,6 +158,7 @@ def start_app(reference: str, office: Postoffice) -> None:
 def _run_server(settings: NodeSettings) -> None:
     from kv.checkpoint.server import CheckpointServer
     from kv.executor import threads_of
+    from kv.replication.replicator import Replicator
     from kv.table_server import TableServer  # numba: the scheduler does without
 
     job = settings.job
@@ -171,7 +175,10 @@ def _run_server(settings: NodeSettings) -> None:
             threads_of(job.server.threads),
             job.server.spill_dir,
         )
-        CheckpointServer(office, tables.engine)
+        CheckpointServer(
+            office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+        )
+        Replicator(tables)
         if job.server.app:
             start_app(job.server.app, office)
         with tables:

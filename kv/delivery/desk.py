@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
-from kv.engine_table import Table
+from kv.errors import UnknownTableError
 from kv.placement import SlotMap, slot_of
-from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command, key_places
+from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
+from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
 from van.message import Kind, Message, Meta, answer_to
 
-Tables = Sequence[tuple[int, Table, int]]
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
@@ -60,8 +60,9 @@ class Desk:
         self.rank = -1
         self._node, self._tables_of = node, tables_of
         self._complete, self._send = complete, send
+        self._gated: Mask | None = None
         self._early: list[tuple[Stream, Message]] = []
-        self._lock = threading.Lock()
+        self._lock, self.noting = threading.Lock(), threading.Lock()
 
     # -- requests that come -------------------------------------------------------------------
 
@@ -83,6 +84,7 @@ class Desk:
             timestamp in stream.entries
             or stream.in_hand
             or meta.map_version != self.map_version
+            or self._gated is not None
             or meta.cmd == _STEP
         ):
             return stream if self._is_new(message, stream) else None
@@ -96,7 +98,8 @@ class Desk:
         if meta.map_version > self.map_version:
             self._send(Message(answer_to(meta, Kind.BEHIND, map_version=self.map_version)))
             return False
-        if meta.map_version < self.map_version and not self._is_here(message):
+        is_doubtful = meta.map_version < self.map_version or self._gated is not None
+        if is_doubtful and not self._is_here(message):
             self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
             return False
         if meta.timestamp in stream.entries and not self._is_left(message, stream):
@@ -108,9 +111,15 @@ class Desk:
         meta = message.meta
         if meta.cmd not in WITH_KEYS:
             return True
-        if any(table.is_dense for _, table, _ in self._tables_of(meta)):
+        try:
+            tables = self._tables_of(meta)
+        except UnknownTableError:  # a server that has just come and owns nothing yet
+            return False
+        if any(is_whole(meta, table) for _, table, _ in tables):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
+        if self._gated is not None:
+            here = here & ~self._gated
         return bool(here[self._slots_of(message)].all())
 
     def _is_left(self, message: Message, stream: Stream) -> bool:
@@ -131,7 +140,7 @@ class Desk:
                 return True
         if meta.cmd in _REPEATED:  # the push is done, what is left is the pull
             self._complete(message)
-            leave_pull(message, [table.is_dense for _, table, _ in self._tables_of(meta)])
+            leave_pull(message, self._tables_of(meta))
             return True
         self._send(Message(answer_to(meta)))
         return False
@@ -144,17 +153,23 @@ class Desk:
             return ~touched
         touched[self._slots_of(message)] = True
         for _, table, _ in self._tables_of(meta):
-            if table.is_dense:
+            if is_whole(meta, table):
                 touched[slot_of(table.store.keys)] = True  # type: ignore[union-attr]
         return touched
 
     def _slots_of(self, message: Message) -> NDArray[np.uint16]:
-        self._complete(message)
         meta = message.meta
-        is_dense = [table.is_dense for _, table, _ in self._tables_of(meta)]
-        places = key_places(is_dense, meta.cmd in WITH_VALUES)
-        lists = [message.arrays[place] for place in places if place < len(message.arrays)]
-        return slot_of(np.concatenate([keys.astype(np.uint64) for keys in lists] or [_NO_KEYS]))
+        if not meta.body or "blocks" not in meta.body:
+            self._complete(message)
+        tables = self._tables_of(meta)
+        places = name_places(meta, tables, meta.cmd in WITH_VALUES)
+        named = [table for _, table, _ in tables if not is_whole(meta, table)]
+        slots = [
+            row_slots(table, message.arrays[place])
+            for table, place in zip(named, places, strict=True)
+            if place < len(message.arrays)
+        ]
+        return np.concatenate([*slots, _NO_SLOTS])
 
     def left_of(self, meta: Meta, writes: list[Write]) -> list[Write]:
         """What of a push is still to be applied here, row by row."""
@@ -164,9 +179,11 @@ class Desk:
             return writes
         is_applied = self.windows.applied(entry)
         left: list[Write] = []
-        for number, keys, values in writes:
+        for (number, keys, values), (_, table, _) in zip(
+            writes, self._tables_of(meta), strict=True
+        ):
             if keys is not None:
-                rows = ~is_applied[slot_of(keys)]
+                rows = ~is_applied[row_slots(table, keys)]
                 keys, values = keys[rows], values[rows]
             left.append((number, keys, values))
         return left
@@ -174,7 +191,7 @@ class Desk:
     # -- what is done -------------------------------------------------------------------------
 
     def note_push(self, message: Message) -> None:
-        """A push has been applied. Any thread."""
+        """A push has been applied; other threads than the van's hold `noting`."""
         meta = message.meta
         stream = self.windows.find(meta)
         if stream is None:
@@ -208,6 +225,23 @@ class Desk:
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
 
+    def is_served(self, message: Message) -> bool:
+        """Whether a request that was held is still for this server; else it hears so."""
+        meta = message.meta
+        if meta.map_version == self.map_version and self._gated is None:
+            return True
+        if self._is_here(message):
+            return True
+        self.let_go(meta)
+        self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
+        return False
+
+    def let_go(self, meta: Meta) -> None:
+        """Nobody works on a request: it could not be looked at."""
+        stream = self.windows.find(meta)
+        if stream is not None:
+            stream.in_hand.discard((meta.timestamp, meta.piece))
+
     # -- the end of a step, which closes rounds -----------------------------------------------
 
     def _must_wait(self, message: Message, stream: Stream) -> bool:
@@ -240,20 +274,17 @@ class Desk:
     def learn(self, slots: SlotMap) -> None:
         """Know a newer map; by the thread that drives the van, with no work on moved slots."""
         if slots.version > self.map_version:
-            self.windows.own(slots.owner == self.rank)
-            self.slots, self.map_version = slots, slots.version
+            with self.noting:  # or a push of the former map could count for all of the new one
+                self.windows.own(slots.owner == self.rank)
+                self.slots, self.map_version = slots, slots.version
 
-
-def leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
-    """Make a pull of a push and pull whose push is done."""
-    places = key_places(is_dense, has_values=True)
-    message.arrays = [message.arrays[place] for place in places]
-    message.meta.cmd, message.meta.body = Command.PULL, _CREATING
+    def gate(self, slots: Mask) -> None:
+        """Take no more requests about these slots: they are on their way to another server."""
+        self._gated = slots if slots.any() else None
 
 
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
     return all(stream.has_come(int(timestamp), int(piece)) for timestamp, piece in after)
 
 
-_CREATING = {"create": True}  # nobody changes it
-_NO_KEYS = np.empty(0, np.uint64)
+_NO_SLOTS = np.empty(0, np.uint16)

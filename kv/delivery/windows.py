@@ -196,11 +196,11 @@ class Windows:
         packed: bytes = msgpack.packb([_FORMAT, floors, streams])
         return packed
 
-    def adopt(self, slots: Mask, blob: bytes) -> None:
+    def adopt(self, slots: Mask, blob: bytes, *, keep: bool = False) -> None:
         """Take over what `export` gave for `slots`.
 
         Lives and watermarks only rise; what was known of the slots from an earlier stay here is
-        replaced, since their rows are.
+        replaced, since their rows are, unless with `keep` it is about the same stay.
 
         Raises:
             ValueError: `blob` is of another format.
@@ -208,7 +208,8 @@ class Windows:
         version, floors, streams = msgpack.unpackb(blob)
         if version != _FORMAT:
             raise ValueError(f"windows of format {version} came; this release has {_FORMAT}")
-        self.forget(slots)
+        if not keep:
+            self.forget(slots)
         for sender, floor in floors:
             self.fence(sender, floor - 1)
         for sender, incarnation, app, customer, watermark, entries in streams:

@@ -7,6 +7,7 @@ place. Its record (key, version, shows, last seen) stands beside it, at the inde
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class RowSpace:
         self.cold: ColdTier | None = None
         self.generation = 0  # changes when a known key's row number may have changed
         self.removals: Removals | None = None  # kept when somebody wants to know
+        self.on_removed: Callable[[Keys], None] | None = None
         self._reserve(nbytes, expected, keys)
 
     @property
@@ -71,6 +73,8 @@ class RowSpace:
         rows = self.index.remove(frozen(keys))
         if self.removals is not None:
             self.removals.add(keys[rows != -1])
+        if self.on_removed is not None:
+            self.on_removed(keys[rows != -1])
         hot = rows[rows >= 0]
         self.index.records[hot, VERSION] = 0
         self.numbers.give_back(hot)

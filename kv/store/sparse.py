@@ -306,6 +306,14 @@ class SparseStore:
         self.format.gather(data, rows, out)
         return keys, out, stop
 
+    def count(self, slots: Slots) -> int:
+        """How many rows there are in these slots, bool (1024,)."""
+        total, start = 0, 0
+        while start < self.top:
+            found, start = batches.look(self.space, start, BATCH, slots, 0, 0)
+            total += found.size
+        return total
+
     # -- rows as they are stored --------------------------------------------------------------
 
     @property

@@ -248,7 +248,7 @@ def test_parts_export_and_take_rows_in_turns() -> None:
     assert run_through(target.remove(keys[:9])) == 9
 
 
-def test_blocks_come_whole_and_only_into_their_own_places() -> None:
+def test_blocks_come_whole_and_into_another_server_as_copies() -> None:
     spec = TableSpec.dense("d", (64, 1024), optimizer=Adam(lr=0.1), seed=1)
     spec = spec.resolved("async", 0)
     here, there = SlotMap.even(2), 0
@@ -266,8 +266,13 @@ def test_blocks_come_whole_and_only_into_their_own_places() -> None:
         blocks.push(np.ones(source.shape, np.float32), 1)
     pulled = [blocks.pull(np.empty(source.shape, np.float32)) for blocks in (source, target)]
     np.testing.assert_array_equal(pulled[0], pulled[1])
-    with pytest.raises(KeyListError, match="none of the blocks"):
-        run_through(other.put(batch, keep_versions=True))
+    own = len(other)
+    run_through(other.put(batch, keep_versions=True))
+    assert (len(other), other.copies) == (own, len(batch))
+    assert len(other.export_scan(0, 1)[0]) == own
+    stranger = RowBatch(np.zeros(1, np.uint64), *[column[:1] for column in batch.columns()[1:]])
+    with pytest.raises(KeyListError, match="none of the blocks of this table"):
+        run_through(other.put(stranger, keep_versions=True))
 
 
 @given(n=st.integers(0, 20), width=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))

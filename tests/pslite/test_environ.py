@@ -189,6 +189,16 @@ def test_our_own_verbosity_wins(env: dict[str, str], level: int) -> None:
     assert verbosity(env) == level
 
 
+def test_the_variables_of_ps_lite_about_resending_count() -> None:
+    off = from_environ({**WORKER, "PS_RESEND": "0", "PS_RESEND_TIMEOUT": "250"}).job.van
+
+    assert (off.resend, off.resend_timeout) == ("off", 0.25)
+    assert from_environ({**WORKER, "PSLITE_SET": "van.resend=off"}).job.van.resend == "off"
+    assert from_environ({**WORKER, "PS_RESEND": "1"}).job.van.resend == "on"
+    with pytest.raises(ConfigError, match="PS_RESEND_TIMEOUT"):
+        from_environ({**WORKER, "PS_RESEND_TIMEOUT": "0"})
+
+
 def test_the_rank_is_the_one_asked_for() -> None:
     assert from_environ({**WORKER, "PSLITE_RANK": "3"}).rank == 3
 
