@@ -11,6 +11,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from pslite import environ
 from pslite.config import JobConfig
@@ -22,6 +24,7 @@ from van.errors import ConfigError
 __all__ = ["LaunchOptions", "check_size", "resolve_command", "run_local"]
 
 PROCESSES_PER_CORE = 32
+JOURNAL = "scheduler.journal"  # in the run folder
 
 
 def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | None = None) -> int:
@@ -46,7 +49,33 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
         with keys_of_job(job, folder) as keyed:
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
-            return LocalJob(keyed, command, env, options, run_dir).run()
+            lasting = with_journal(keyed, folder)
+            return LocalJob(lasting, command, env, options, run_dir).run()
+
+
+def with_journal(job: JobConfig, run: Path | None) -> JobConfig:
+    """`job` with a journal in its run folder, if it has one and goes on when a node fails.
+
+    Then the scheduler's failure ends it as little as another's. What an earlier job left there is
+    removed; a journal that the settings name is taken as it is.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    cluster = job.cluster
+    if cluster.journal:  # programs may change their directory
+        journal = Path(cluster.journal).resolve()
+    elif run is None or cluster.etcd:
+        return job
+    elif cluster.on_worker_failure == cluster.on_server_failure == "stop":
+        return job
+    else:
+        journal = run.resolve() / JOURNAL
+        try:
+            journal.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{journal} cannot be removed: {error.strerror}") from None
+    return replace(job, cluster=replace(cluster, journal=str(journal)))
 
 
 def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -64,13 +64,19 @@ class Tolerance:
 
     worker: str = "stop"
     server: str = "stop"
+    scheduler: str = "stop"
     restarts: int = 3  # of one node
     pause: float = 0.5  # seconds before the first restart, doubled for each later one
     longest_pause: float = 30.0
 
     def of(self, node: NodeName) -> str:
         """What the failure of `node` means."""
-        return {Role.WORKER: self.worker, Role.SERVER: self.server}.get(Role(node.role), "stop")
+        found = {
+            Role.WORKER: self.worker,
+            Role.SERVER: self.server,
+            Role.SCHEDULER: self.scheduler,
+        }
+        return found.get(Role(node.role), "stop")
 
     def pause_before(self, restart: int) -> float:
         """Seconds before the restart of that number, from 1."""

@@ -98,6 +98,7 @@ class LocalJob:
             tolerance=Tolerance(
                 worker=cluster.on_worker_failure,
                 server=cluster.on_server_failure,
+                scheduler="restart" if cluster.journal else "stop",
                 restarts=cluster.max_restarts,
             ),
         )
