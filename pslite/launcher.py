@@ -63,13 +63,10 @@ def with_journal(job: JobConfig, run: Path | None) -> JobConfig:
         ConfigError: the folder cannot be written.
     """
     cluster = job.cluster
+    is_lasting = {cluster.on_worker_failure, cluster.on_server_failure} != {"stop"}
     if cluster.journal:  # programs may change their directory
         journal = Path(cluster.journal).resolve()
-    elif (
-        run is None
-        or cluster.etcd
-        or cluster.on_worker_failure == cluster.on_server_failure == "stop"
-    ):
+    elif run is None or cluster.etcd or not is_lasting:
         return job
     else:
         journal = run.resolve() / JOURNAL

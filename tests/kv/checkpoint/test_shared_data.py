@@ -1,4 +1,4 @@
-"""A job that goes on from a checkpoint reads what had not been read, and the model lacks nothing."""
+"""A job that goes on from a checkpoint reads what had not been read; the model lacks nothing."""
 
 from __future__ import annotations
 
