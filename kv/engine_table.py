@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
-from kv.dense import BlockShare
+from kv.dense import BlockShare, share_of
+from kv.engine_log import Cause
 from kv.errors import KeyListError, ValueShapeError
 from kv.executor import Turns
 from kv.keylist import as_values
+from kv.placement import slot_of
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
 from kv.store.parts import Cut, Parts, Piece
+from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
@@ -62,6 +65,10 @@ class Table(ABC):
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
+
+    def _cause(self, update: Update) -> Cause:
+        """What one who keeps copies is told of the change that `update` makes."""
+        return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
 
     def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
         """This very array will come again as a key list."""
@@ -122,6 +129,39 @@ class Table(ABC):
             if keys.size:
                 yield keys, values
 
+    # -- rows as they are stored: past the mode, at once ----------------------------------------
+
+    def exporting(self, keys: Keys) -> Turns[RowBatch]:
+        """The rows of those of `keys` that have one."""
+        return self.store.export(keys)
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: Sequence[int] | None = None,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """Whole rows from a position on; see `Parts.export_scan`."""
+        return self.store.export_scan(start, count, slots, since, seen_since)
+
+    def putting(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
+        """Set rows to what was exported."""
+        return self.store.put(batch, keep_versions=keep_versions)
+
+    def removing(self, keys: Keys) -> Turns[int]:
+        """Forget rows; how many there were."""
+        return self.store.remove(keys)
+
+    @abstractmethod
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        """The slot of each of the keys of an `Update`."""
+
+    @abstractmethod
+    def own(self, mine: Slots) -> None:
+        """Own the rows of these slots, and no others; copies of others' rows may be here, too."""
+
     def stats(self) -> dict[str, Any]:
         """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""
         parts = self.store.stats()
@@ -132,6 +172,7 @@ class Table(ABC):
             "mode": self.mode.name,
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],
+            "copies": self.store.copies,
             **together(parts),
         }
 
@@ -218,6 +259,8 @@ class KeyedTable(Table):
             (due,), clocks = note()
             for step in due:
                 part.store.push(step.keys, step.grads, step.clock, rows)
+                if self.store.log is not None:
+                    self.store.log.changed(part.store, step.keys, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -230,7 +273,8 @@ class KeyedTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         cut = self._cut(update.keys) if claim is None else claim[0]
-        yield from self.store.push(update.keys, update.grads, update.clock, cut)
+        cause = self._cause(update)
+        yield from self.store.push(update.keys, update.grads, update.clock, cut, cause)
 
     def applying_round(self, update: Update) -> Turns[None]:
         cut = self._cut(update.keys)
@@ -253,6 +297,12 @@ class KeyedTable(Table):
 
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         return self.store.scan(start, count)
+
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        return slot_of(keys)
+
+    def own(self, mine: Slots) -> None:
+        self.store.mine = mine
 
     def _checked_keys(self, keys: Keys | None) -> Keys:
         if keys is None:
@@ -293,7 +343,7 @@ class BlockTable(Table):
         with self.store.lock:
             (due,), clocks = note()
             for step in due:
-                self.store.push(step.grads, step.clock)
+                self.store.push(step.grads, step.clock, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -302,7 +352,12 @@ class BlockTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         with self.store.lock:
-            self.store.push(update.grads, update.clock)
+            if update.keys.size == self.store.numbers.size:
+                self.store.push(update.grads, update.clock, self._cause(update))
+            elif update.keys.size:  # a round of blocks that have come from another server
+                self.store.push_some(
+                    update.keys, update.grads, update.clock, self._cause(update)
+                )
         yield
 
     def release(self, claim: Claim) -> None:
@@ -321,6 +376,12 @@ class BlockTable(Table):
         order = self.store.share.order
         values = self.store.pull(np.empty(self.store.shape, np.float32))
         return self.store.keys[order], values[order], -1
+
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        return slot_of(self.store.keys_of(keys))
+
+    def own(self, mine: Slots) -> None:
+        self.store.own(share_of(self.spec, lambda keys: mine[slot_of(keys)]))
 
     def _refuse(self, keys: Keys | None) -> None:
         if keys is not None and keys is not self.store.numbers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,6 +49,8 @@ from kv.tables import (
 from postoffice.customer import Customer, Finish
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
+from postoffice.resending import Place
+from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
@@ -89,7 +92,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._leases = RemoteLeases(office)
         self._steps = 0
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
-        self.slots = SlotMap.even(max(1, office.shape.servers))
+        self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
+        office.on_view.append(self._see)
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()
@@ -100,7 +104,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
-        self._named: list[Request] = []  # pushes of rounds that may have to be sent again
 
     @property
     def rank(self) -> int:
@@ -129,9 +132,25 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """The way to the servers, found once the node has started."""
         if self._lines is None:
             self._lines = Lines.of(
-                self.office, self._key_deltas, self._sent, self.counts, self.buffers
+                self.office, self.slots, self._key_deltas, self._sent, self.counts, self.buffers
             )
         return self._lines
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        """What the scheduler says has changed; called by the thread that drives the van."""
+        if new.map_version > old.map_version:
+            slots = SlotMap.from_bytes(new.map_blob)
+            self.learn_map(replace(slots, version=new.map_version))
+
+    def learn_map(self, slots: SlotMap) -> None:
+        """Know a newer slot map: requests are cut by it from the next one on."""
+        if slots.version > self._newest.version:
+            self._newest = slots
+
+    def _adopt_map(self) -> None:
+        """Between two requests, so that one is cut by one map."""
+        if self._newest is not self.slots:
+            self.slots, self._lines = self._newest, None
 
     # -- moving values --------------------------------------------------------------------
 
@@ -194,6 +213,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
+            self.slots,
             _CREATING if create else _READING,
             priority,
             self._signature_to_send(wanted),
@@ -252,6 +272,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             Flag.PUSH if pull is None else Flag.PUSH | Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
+            self.slots,
             None if weight == 1.0 else {"weight": float(weight)},
             priority,
             self._signature_to_send(wanted),
@@ -313,12 +334,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
         if writes:
             pack(writes, pieces, lines.empty)
-        asking = Asking(question, entries, pieces, lines, pull)
+        asking = Asking(
+            question, entries, pieces, lines, pull, self._customer, lambda: self._newest
+        )
         takes = pull is not None or question.signature != 0
         request = self._customer.new_request(
             [lines.servers[piece.server] for piece in pieces],
             finish,
             take=asking.take if takes else None,
+            recut=asking.recut,
             cuts=[piece.number for piece in pieces],
             is_quiet=is_quiet,
         )
@@ -327,10 +351,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)  # nobody will answer it
             raise
-        if self._has_rounds and question.command in PUSHES and asking.is_named:
-            under_way = [push for push in self._named if not self._customer.is_done(push)]
-            self._named = [*under_way, request]
+        self._adopt_map()
         return request
+
+    def _servers(self) -> list[int]:
+        """Node ids of the servers that live."""
+        nodes = self.office.nodes
+        return [server for server in self.lines().servers if server in nodes]
 
     def _piece_to(self, server: int) -> int:
         """Bytes of rows in a piece to the server of that rank."""
@@ -348,7 +375,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> Any:
         """Ask every server the same and wait; the result of `finish` over the answers."""
         return self._customer.wait(
-            self._tell(command, Flag.NONE, self.lines().servers, tables, body, finish)
+            self._tell(command, Flag.NONE, self._servers(), tables, body, finish)
         )
 
     def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
@@ -361,7 +388,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, command: Command, wanted: Wanted, values: Values | None = None
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
-        question = Question(command, Flag.PUSH, [wanted.table.id], self._steps)
+        question = Question(command, Flag.PUSH, [wanted.table.id], self._steps, self.slots)
         if values is None:
             request = self._ask(question, [self._read(wanted)], finish=list)
         else:
@@ -378,10 +405,16 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         tables: Sequence[Table] = (),
         body: Any = None,
         finish: Finish | None = None,
+        before: Sequence[tuple[Place, Message]] = (),
     ) -> Request:
-        """Send a request without arrays; returns its timestamp."""
+        """Send a request without arrays; returns its timestamp.
+
+        Args:
+            before: pushes that the servers must have had first.
+        """
         if self._closed:
             raise KVError("this worker is closed")
+        self._adopt_map()
         clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
         timestamp = self._customer.new_request(servers, finish)
         oldest = self._customer.oldest
@@ -394,11 +427,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                     timestamp=timestamp,
                     oldest=oldest,
                     piece=1,
+                    map_version=self.slots.version,
                     cmd=command,
                     clocks=clocks,
-                    body=body,
+                    body=_after(body, before, server) if before else body,
                 )
-                self.office.send(Message(meta))
+                self._customer.send(Message(meta))
         return timestamp
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
@@ -422,14 +456,18 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     # -- keeping step ---------------------------------------------------------------------
 
     def step(self) -> None:
-        """This worker's step is over; raises the error of a push that nobody has waited for."""
-        self._customer.raise_failed()
+        """This worker's step is over; raises the error of a push that nobody has waited for.
+
+        The step counts all the same.
+        """
         if self._has_rounds:
-            while self._named:  # a push that must be sent again belongs before the step's end
-                self._customer.wait(self._named.pop())
-            flags = Flag.PUSH | Flag.EVERYWHERE
-            self._tell(Command.STEP, flags, self.lines().servers, body={"clock": self._steps})
+            # A push that is under way, or must be sent again, belongs before the step's end.
+            unanswered = self._customer.unanswered()
+            before = [item for item in unanswered if item[1].meta.cmd in PUSHES]
+            flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
+            self._tell(Command.STEP, flags, self._servers(), body=body, before=before)
         self._steps += 1
+        self._customer.raise_failed()
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
@@ -497,3 +535,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
 def _wanted_by(writes: Sequence[Write]) -> list[Wanted]:
     return [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
+
+
+def _after(body: Any, before: Sequence[tuple[Place, Message]], server: int) -> dict[str, Any]:
+    """The body of a request that `server` is to look at after those pushes to it."""
+    after = [[timestamp, piece] for (timestamp, node, piece), _ in before if node == server]
+    return {**body, "after": after} if after else body

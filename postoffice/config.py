@@ -22,6 +22,7 @@ class ClusterConfig:
 
     servers: int = 1  # server processes, 1 to 1024
     workers: int = 1  # worker processes, at least 1
+    replicas: int = 0  # copies of each row on other servers, 0 or 1; 1 needs two servers
     dispatchers: int = 0  # processes between workers and servers; only 0 so far
     scheduler: str = "127.0.0.1:0"  # where the scheduler listens, HOST:PORT; port 0: any free one
     host: str = "127.0.0.1"  # where the other nodes listen and are reached
@@ -37,6 +38,9 @@ class ClusterConfig:
         _check("workers", self.workers >= 1, self.workers, "1 or more")
         _check("host", bool(self.host), self.host, "a host name or address")
         _check("start_timeout", self.start_timeout > 0, self.start_timeout, "more than 0s")
+        _check("replicas", self.replicas in (0, 1), self.replicas, "0 or 1")
+        if self.replicas and self.servers < 2:
+            raise _error("replicas", "a copy lies on another server: use [cluster] servers = 2")
         if self.dispatchers != 0:
             raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
         _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")

@@ -21,8 +21,10 @@ from postoffice.errors import (
     FencedNodeError,
     PostofficeError,
 )
-from postoffice.node import SCHEDULER_ID, Node, Role, node_name
+from postoffice.failure import Verdict
+from postoffice.node import SCHEDULER_ID, Node, Role, node_name, role_and_rank
 from postoffice.queries import Queries
+from postoffice.resending import Resend, Resending
 from postoffice.scheduler import Reply
 from postoffice.shape import ClusterShape
 from postoffice.view import ClusterView
@@ -83,6 +85,7 @@ class Exchange:
         self._stopped = False
         self._early: list[Message] = []
         self._early_nbytes = 0
+        self._resend: Resend | None = None
         self._connected: set[int] = {SCHEDULER_ID}
         self._former: dict[int, Node] = {}  # last lives of the dead
         self._told: set[object] = set()
@@ -119,6 +122,8 @@ class Exchange:
                 f"give the second one another customer id"
             )
         self._customers[key] = customer
+        if self._resend is not None:
+            customer.resending = Resending(self._resend)
         if customer.handle_request is not None:
             self._servers_of_app.setdefault(customer.app, customer)
 
@@ -137,10 +142,26 @@ class Exchange:
                 self._former[node.id] = node
         for call in self.on_view:
             call(old, view)
+        for customer in list(self._customers.values()):
+            customer.see(old, view, self._patience)
         if view.epoch > old.epoch:
             early, self._early, self._early_nbytes = self._early, [], 0
             for message in early:
                 self._receive(message)
+
+    def _patience(self, node: int) -> float:
+        """Seconds to wait for somebody in the place of a node that has died.
+
+        A server may have a backup, which a newer slot map says, or be started again; where neither
+        is wanted the scheduler ends the job.
+        """
+        role, _ = role_and_rank(node)
+        failures = self.shape.failures
+        if self._resend is None:
+            return 0.0
+        if role is Role.SERVER or failures.verdict(role, False) is Verdict.AWAIT:
+            return failures.restart_timeout
+        return 0.0
 
     # -- waiting --------------------------------------------------------------------------
 
@@ -240,6 +261,19 @@ class Exchange:
         meta = message.meta
         meta.kind, meta.error = Kind.ERROR, (UnreachablePeerError.__name__, text, self.node_id)
         return Message(meta)
+
+    def resend_with(self, settings: Resend) -> None:
+        """Send again what nobody answers; to be called once, before the start."""
+        self._resend = settings
+        for customer in self._customers.values():
+            customer.resending = Resending(settings)
+        self.van.every(settings.tick, self._send_again)
+
+    def _send_again(self) -> None:
+        if not self._stopped:
+            now = self.van.now()
+            for customer in list(self._customers.values()):
+                customer.send_again(now)
 
     def reach(self, node: int) -> None:
         """Connect to a node of the table, if that has not been done.

@@ -52,8 +52,12 @@ class Observer:
         facts: dict[str, Any] = self.ask(self._scheduler, "cluster")
         return facts
 
-    def ask(self, node: Node, topic: str) -> Any:
-        """What `node` reports about `topic`.
+    def scheduler(self, topic: str, wish: Any = None) -> Any:
+        """What the scheduler reports, as `ask`."""
+        return self.ask(self._scheduler, topic, wish)
+
+    def ask(self, node: Node, topic: str, wish: Any = None) -> Any:
+        """What `node` reports about `topic`; with a `wish`, what follows from that.
 
         Raises:
             ObserverError: no answer in time, or it knows nothing of that.
@@ -65,7 +69,7 @@ class Observer:
             recipient_incarnation=node.incarnation,
             reply_to=self._van.address,
             control=Control.QUERY,
-            body={"topic": topic, "number": number},
+            body={"topic": topic, "number": number} | ({} if wish is None else {"wish": wish}),
         )
         self._van.connect(node.id, node.address)
         self._van.send(Message(meta))

@@ -89,9 +89,12 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
+    from kv.placement_app import PlacementApp
+
     office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
     desk = LeaseDesk(office, settings.run_dir)
     office.apps.append(desk)
+    PlacementApp(office, settings.job.cluster.replicas)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()
@@ -122,6 +125,7 @@ def start_app(reference: str, office: Postoffice) -> None:
 
 def _run_server(settings: NodeSettings) -> None:
     from kv.executor import threads_of
+    from kv.replication.replicator import Replicator
     from kv.table_server import TableServer  # numba: the scheduler does without
 
     job = settings.job
@@ -137,6 +141,7 @@ def _run_server(settings: NodeSettings) -> None:
             threads_of(job.server.threads),
             job.server.spill_dir,
         )
+        Replicator(tables)
         if job.server.app:
             start_app(job.server.app, office)
         with tables:

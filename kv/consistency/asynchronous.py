@@ -21,7 +21,9 @@ class Asynchronous(Mode):
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         self.clock += not update.is_rest
         clock = max(0, self.clock - 1)
-        return (Update(update.keys, update.grads, update.weight, clock, update.is_rest),)
+        return (
+            Update(update.keys, update.grads, update.weight, clock, update.is_rest, update.push),
+        )
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True

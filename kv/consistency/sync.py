@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Due, Mode, Update
+from kv.consistency.base import Due, Kept, Mode, Update
 from kv.consistency.progress import Progress
 from kv.consistency.rounds import Round, aggregated
 from kv.errors import LatePushError
@@ -41,6 +41,25 @@ class Synchronous(Mode):
             self.held += update.grads.size
         return ()
 
+    def kept(self) -> list[Kept]:
+        return [
+            (rank, step, push)
+            for step in sorted(self.rounds)
+            for rank, pushes in self.rounds[step].items()
+            for push in pushes
+        ]
+
+    def keep(self, kept: Sequence[Kept]) -> Sequence[Due]:
+        self.rounds.clear()
+        self.held = 0
+        late: dict[int, Round] = {}
+        for rank, step, push in kept:
+            if step < self.clock:
+                late.setdefault(step, {}).setdefault(rank, []).append(push)
+            else:
+                self.on_push(rank, step, push)
+        return [self._with_workers(number, late[number]) for number in sorted(late)]
+
     def may_pull(self, rank: int, step: int) -> bool:
         return self.clock >= step
 
@@ -57,7 +76,9 @@ class Synchronous(Mode):
 
     def _due(self, number: int) -> tuple[int, Round, int]:
         """A round's number, its pushes, and how many workers took part in it."""
-        pushes = self.rounds.pop(number)
+        return self._with_workers(number, self.rounds.pop(number))
+
+    def _with_workers(self, number: int, pushes: Round) -> tuple[int, Round, int]:
         present = [r for r, done in enumerate(self.progress.completed) if done > number]
         return number, pushes, len({*present, *pushes})
 

@@ -1,0 +1,216 @@
+"""Requests on a network that loses, repeats, delays and reorders: each counts exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kv.remote_worker
+from kv.optimizers import SGD, Adam
+from kv.placement import SlotMap, slot_of
+from kv.remote_worker import RemoteWorker
+from kv.table_server import TableServer
+from postoffice.head import SchedulerOffice
+from postoffice.node import Role
+from postoffice.postoffice import ClusterShape, Postoffice
+from postoffice.resending import Resend
+from van.faults import FaultPlan, Faults
+from van.loopback import LoopbackNetwork
+from van.message import Meta
+
+Program = Callable[[RemoteWorker], None]
+STORM = Faults.all(0.2)
+
+
+def is_data(meta: Meta) -> bool:
+    return not meta.control
+
+
+class Job:
+    """A cluster on a network with faults; what its nodes are is kept for the test to look at."""
+
+    def __init__(self, seed: int, faults: Faults = STORM, kept_lists: int = 1 << 20) -> None:
+        self.kept_lists = kept_lists  # bytes of key lists that servers remember
+        self.plan = FaultPlan(seed, faults, hits=is_data)
+        self.network = LoopbackNetwork(seed, plan=self.plan)
+        self.servers: list[TableServer] = []
+        self.workers: list[RemoteWorker] = []
+
+    def run(self, servers: int, workers: int, mode: str, program: Program, **chosen: Any) -> None:
+        network = self.network
+        shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
+
+        def scheduler() -> None:
+            office = self.scheduler = SchedulerOffice(network.van(), shape, incarnation=1)
+            office.start()
+            office.serve()
+            office.finalize()
+
+        def server(rank: int) -> None:
+            office = Postoffice(Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank)
+            tables = TableServer(office, mode, seed=4, key_cache=self.kept_lists)
+            self.servers.append(tables)
+            office.start()
+            office.serve()
+            tables.engine.validate()
+            tables.desk.windows.validate()
+            office.finalize()
+
+        def worker(rank: int) -> None:
+            office = Postoffice(
+                Role.WORKER,
+                network.van(),
+                shape,
+                bind=f"w{rank}",
+                rank=rank,
+            )
+            office.resend_with(Resend(timeout=1.0))
+            remote = RemoteWorker(office, mode, seed=4, **chosen)
+            self.workers.append(remote)
+            office.start()
+            program(remote)
+            remote.close()
+
+        network.spawn("scheduler", scheduler)
+        for rank in range(servers):
+            network.spawn(f"server {rank}", lambda rank=rank: server(rank))
+        for rank in range(workers):
+            network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
+        network.run_all()
+
+    def check_that_it_stormed(self) -> None:
+        for name in ("dropped", "duplicated", "delayed", "reordered"):
+            assert self.plan.counts[name] > 0, self.plan.counts
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pushes_of_ones_add_up_whatever_the_network_does(seed: int) -> None:
+    job, seen = Job(seed), []
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        dense = worker.dense_table("d", [5000], optimizer=SGD(lr=1), initializer=None)
+        for _ in range(8):
+            table.push(np.arange(20), np.ones((20, 1)))
+            dense.push(np.ones(5000))
+        rows = table.push_pull(np.arange(20), np.ones((20, 1)))
+        assert rows.max() <= -1  # its own is in it; one sent before may have been overtaken
+        worker.barrier()
+        seen.append((table.pull(np.arange(20)), dense.pull()))
+
+    job.run(3, 3, "async", program)
+
+    job.check_that_it_stormed()
+    assert len(seen) == 3
+    for rows, array in seen:
+        np.testing.assert_array_equal(rows, -27)
+        np.testing.assert_array_equal(array, -24)
+
+
+def train(worker: RemoteWorker, steps: int) -> bytes:
+    table = worker.sparse_table("emb", 2, optimizer=Adam(lr=0.1))
+    dense = worker.dense_table("bias", [4100], optimizer=Adam(lr=0.1))
+    rng = np.random.default_rng(worker.rank)
+    for step in range(steps):
+        keys = rng.integers(0, 9, size=rng.integers(0, 6))
+        rows, bias = worker.pull_many([(table, keys), dense])
+        worker.push_many(
+            [(table, keys, rows * 0.3 + rng.normal(size=rows.shape)), (dense, bias + step)]
+        )
+        table.push(np.arange(step), np.full((step, 2), 0.5))
+        worker.step()
+        table.prefetch(np.arange(5))
+        worker.barrier(f"{step}")
+        table.pull(np.arange(5))
+    worker.barrier()
+    return table.pull(np.arange(9), create=False).tobytes() + dense.pull().tobytes()
+
+
+@pytest.fixture(scope="module")
+def expected_bits() -> bytes:
+    digests: list[bytes] = []
+    Job(0, Faults()).run(2, 2, "sync", lambda worker: digests.append(train(worker, 4)))
+    assert len(set(digests)) == 1
+    return digests[0]
+
+
+@pytest.mark.parametrize("key_cache", [0, 1 << 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_give_the_same_bits_whatever_the_network_does(
+    monkeypatch: pytest.MonkeyPatch, expected_bits: bytes, seed: int, key_cache: int
+) -> None:
+    monkeypatch.setattr(kv.remote_worker, "SHORTEST_LIST", 1)
+    job = Job(seed, kept_lists=600)  # about one
+    digests: list[bytes] = []
+
+    job.run(
+        2,
+        2,
+        "sync",
+        lambda worker: digests.append(train(worker, 4)),
+        piece=30,
+        key_cache=key_cache,
+        key_deltas="on",
+    )
+
+    job.check_that_it_stormed()
+    assert digests == [expected_bits] * 2
+    if key_cache:
+        assert any(worker.counts["lists_unknown"] for worker in job.workers)
+
+
+def move(servers: list[TableServer], rng: np.random.Generator) -> SlotMap:
+    """Give slots to other servers between two messages, rows and windows with them."""
+    old = servers[0].desk.slots
+    owner = rng.permutation(old.owner)
+    new = SlotMap(old.version + 1, owner)
+    given = []
+    by_rank = sorted(servers, key=lambda server: server.office.rank)
+    for rank, server in enumerate(by_rank):
+        leaving = (old.owner == rank) & (new.owner != rank)
+        rows = []
+        for number, table in enumerate(server.engine.tables):
+            for keys, _ in list(table.items(1 << 16)):
+                keys = keys[leaving[slot_of(keys)]]
+                rows.append((number, keys, server.engine.pull(number, keys)))
+                server.engine.delete(number, keys)
+        given.append((leaving, rows, server.desk.windows.export(leaving)))
+    for server in by_rank:
+        server.learn_map(new)
+    for leaving, rows, windows in given:
+        for rank, server in enumerate(by_rank):
+            come = leaving & (new.owner == rank)
+            server.desk.windows.adopt(come, windows)
+            for number, keys, values in rows:
+                mine = come[slot_of(keys)]
+                server.engine.assign(number, keys[mine], values[mine])
+    return new
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pushes_of_ones_add_up_while_slots_change_their_owners(seed: int) -> None:
+    job, seen = Job(seed), []
+
+    def program(worker: RemoteWorker) -> None:
+        rng = np.random.default_rng([seed, worker.rank])
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        worker.barrier("defined")
+        for step in range(12):
+            table.push(np.arange(40), np.ones((40, 1)))
+            if step % 3 == 1:
+                assert table.push_pull(np.arange(40), np.ones((40, 1))).max() <= -1
+            if worker.rank == 0 and step in (4, 5, 9):
+                job.scheduler.set_map(move(job.servers, rng).to_bytes())
+        worker.barrier("pushed")
+        seen.append(table.pull(np.arange(40)))
+
+    job.run(3, 3, "async", program)
+
+    job.check_that_it_stormed()
+    assert all(worker.slots.version == 3 for worker in job.workers)
+    assert len(seen) == 3
+    for rows in seen:
+        np.testing.assert_array_equal(rows, -3 * 16)
