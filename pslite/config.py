@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
+from pslite.chaos.config import ChaosConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
 from pslite.values import format_value, nearest, parse_value
 from van.config import VanConfig
@@ -47,6 +48,7 @@ class JobConfig:
     van: VanConfig = field(default_factory=VanConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
+    chaos: ChaosConfig = field(default_factory=ChaosConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:
