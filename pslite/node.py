@@ -16,11 +16,13 @@ from postoffice.failure import FailurePolicy
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
 from van.courier import ZmqVan
 from van.errors import ConfigError
+from van.van import Van
 
 log = logging.getLogger(__name__)
 
@@ -55,16 +57,28 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
 def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
-    van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
+    van: Van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
+    chaos = chaos_of(settings)
+    if chaos is not None:
+        van = chaos.around(van)
     host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
-    return Postoffice(
+    office = Postoffice(
         settings.role,
         van,
         shape_of(settings),
         bind=f"{cluster.transport}://{host}:0",
         rank=settings.rank,
     )
+    if chaos is not None:
+        chaos.watch(office)
+    return office
+
+
+def chaos_of(settings: NodeSettings) -> Chaos | None:
+    """The faults that this node is to meet, if any."""
+    config = settings.job.chaos
+    return Chaos(config, settings.run_dir, str(settings)) if config.plan else None
 
 
 def run_node(settings: NodeSettings) -> None:
@@ -91,15 +105,23 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
 
-    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    van: Van = ZmqVan(settings.job.van, background=False)
+    chaos = chaos_of(settings)
+    if chaos is not None:
+        van = chaos.around(van)
+    office = SchedulerOffice(van, shape_of(settings))
     desk = LeaseDesk(office, settings.run_dir)
     office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas)
+    if chaos is not None:
+        chaos.watch(office)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()
         office.serve()
     finally:
+        if chaos is not None:
+            chaos.end()
         office.finalize()
         desk.close()
 

@@ -325,7 +325,6 @@ class FaultyVan:
     address: str
     counts: Counter[str]
     now: Callable[[], float]
-    every: Callable[[float, Callable[[], None]], None]
     bind: Callable[[str], str]
     connect: Callable[[int, str], None]
     disconnect: Callable[[int], None]

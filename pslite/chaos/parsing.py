@@ -1,12 +1,12 @@
 """Text to a `Plan`, or an error that shows the place.
 
-    plan      = [clause {"," clause}]
-    clause    = act who "@" moment ["for" time]
-              | harm number "%" ["up to" time] ["between" who "and" who] [("from" | "@") time]
-                ["for" time]
-              | "partition" who "from" who "@" time ["for" time]
-    who       = role [":" rank]
-    moment    = time | event [":" number]
+plan      = [clause {"," clause}]
+clause    = act who "@" moment ["for" time]
+          | harm number "%" ["up to" time] ["between" who "and" who] [("from" | "@") time]
+            ["for" time]
+          | "partition" who "from" who "@" time ["for" time]
+who       = role [":" rank]
+moment    = time | event [":" number]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
+from postoffice.node import Role
 from pslite.chaos.plan import (
     ACTS,
     EVENTS,
@@ -33,7 +34,6 @@ from pslite.chaos.plan import (
     Who,
 )
 from pslite.values import nearest
-from postoffice.node import Role
 from van.quantities import SECONDS, parse_quantity
 
 _TOKEN = re.compile(r"[0-9][0-9.]*(?:[eE][+-]?[0-9]+)?[A-Za-z]*|[A-Za-z_]+|\S")
@@ -157,7 +157,7 @@ class _Reader:
         self._expect("from")
         before = self._next
         other = self._who()
-        if one == other and one.rank is not None or one == other == Who(Role.SCHEDULER):
+        if (one == other and one.rank is not None) or one == other == Who(Role.SCHEDULER):
             self._fail("a node is not parted from itself", before)
         self._expect("@")
         return Partition(one, other, self._time(), self._duration())
@@ -180,7 +180,7 @@ class _Reader:
         if not self._has(":"):
             return Moment(event)
         token = self._take()
-        if not (token.text.isascii() and token.text.isdigit() and 0 < int(token.text[:9])):
+        if not (token.text.isascii() and token.text.isdigit() and int(token.text[:9]) > 0):
             self._fail(f"expected which {event}, counted from 1", token)
         return Moment(event, int(token.text[:9]))
 

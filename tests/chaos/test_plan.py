@@ -62,9 +62,13 @@ def test_a_plan_reads_back_from_its_text(clauses: list[ProcessFault]) -> None:
 @given(st.text("kil server:1@20s,dop %partionfm", max_size=40))
 def test_any_other_text_is_a_plan_error_within_the_text(text: str) -> None:
     try:
-        parse_plan(text)
+        plan = parse_plan(text)
     except PlanError as error:
-        assert 0 <= error.place <= len(text)
+        place = error.place
+    else:
+        assert parse_plan(str(plan)) == plan
+        place = 0
+    assert 0 <= place <= len(text)
 
 
 def test_the_plan_of_the_docs() -> None:
