@@ -375,12 +375,14 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         finish: Finish | None = None,
     ) -> Any:
         """Ask every server the same and wait; the result of `finish` over the answers."""
+        self._let_pushes_arrive()
         return self._customer.wait(
             self._tell(command, Flag.NONE, self._servers(), tables, body, finish)
         )
 
     def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
         """Ask one server about a table and wait; its answer."""
+        self._let_pushes_arrive()
         request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
         answers: list[Message] = self._customer.wait(request)
         return answers[0]
@@ -389,6 +391,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, command: Command, wanted: Wanted, values: Values | None = None
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
+        self._let_pushes_arrive()
         question = Question(command, Flag.PUSH, [wanted.table.id], self._steps, self.slots)
         if values is None:
             request = self._ask(question, [self._read(wanted)], finish=list)
@@ -397,6 +400,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             request = self._ask(question, [write], finish=list, writes=[write])
         answers: list[Message] = self._customer.wait(request)
         return answers
+
+    def _pushes_under_way(self) -> list[tuple[Place, Message]]:
+        """The messages of pushes that have no answer."""
+        return [item for item in self._customer.unanswered() if item[1].meta.cmd in PUSHES]
+
+    def _let_pushes_arrive(self) -> None:
+        """Before what is not a pull or push: one that is sent again would come after it."""
+        under_way = {place[0] for place, _ in self._pushes_under_way()}
+        if under_way:
+            self.office.wait(
+                lambda: not any(map(self._customer.is_open, under_way)),
+                what=lambda: "answers to the pushes before",
+            )
 
     def _tell(
         self,
@@ -463,8 +479,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._has_rounds:
             # A push that is under way, or must be sent again, belongs before the step's end.
-            unanswered = self._customer.unanswered()
-            before = [item for item in unanswered if item[1].meta.cmd in PUSHES]
+            before = self._pushes_under_way()
             flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
             self._tell(Command.STEP, flags, self._servers(), body=body, before=before)
         self._steps += 1

@@ -215,10 +215,17 @@ class TableServer:
         try:
             answer = work(message, number, table, step)
         except Exception as error:
-            answer = self._error(message, error)
-        if answer is not None:
+            self._send(message, self._error(message, error))
+            return True
+        if answer is None:
+            return False
+        if self.keep_answer is None:  # what there is to remember is remembered
+            self._give(answer, message)
+            if self.desk.has_early:
+                self._go_on()
+        else:
             self._send(message, answer)
-        return answer is not None
+        return True
 
     def _dispatch(self, message: Message) -> None:
         """Work on `message` now, or have it worked on."""
@@ -293,9 +300,13 @@ class TableServer:
         """Answer a request for good; any thread."""
         self.desk.settle(message, answer)
         self._give(answer, message)
-        while self.desk.has_early and (steps := self.desk.released()):
-            for step in steps:
-                self._dispatch(step)
+        if self.desk.has_early:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Work on the ends of steps that waited for a push which has come now."""
+        for step in self.desk.released():
+            self._dispatch(step)
 
     def _give(self, answer: Message, message: Message | None = None) -> None:
         try:

@@ -28,6 +28,7 @@ class Barriers:
 
     def __init__(self) -> None:
         self._barriers: dict[Place, _Barrier] = {}
+        self.passes = 0  # of all barriers together
 
     def arrive(
         self, sender: int, group: Group, name: str, count: int, members: Set[int]
@@ -57,14 +58,15 @@ class Barriers:
         """Go on from the `counts` of another; who waits will say so again."""
         for group, name, count in counts:
             self._barriers[(group, name)] = _Barrier(count)
+            self.passes += count
 
-    @staticmethod
-    def _release(barrier: _Barrier, members: Set[int]) -> list[int]:
+    def _release(self, barrier: _Barrier, members: Set[int]) -> list[int]:
         if not members <= barrier.come:
             return []
         released = sorted(barrier.come)
         barrier.come.clear()
         barrier.count += 1
+        self.passes += 1
         return released
 
     def passed(self, group: Group, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from postoffice.failure import ServerFailure, WorkerFailure
+from postoffice.failure import FailurePolicy, ServerFailure, WorkerFailure
 from van.errors import ConfigError
 from van.quantities import Seconds
 
@@ -28,8 +28,13 @@ class ClusterConfig:
     host: str = "127.0.0.1"  # where the other nodes listen and are reached
     transport: Literal["tcp"] = "tcp"  # how messages travel between nodes
     start_timeout: Seconds = 60.0  # for all nodes to find each other; then the job ends
-    on_worker_failure: WorkerFailure = "stop"  # stop the job, continue without it, or restart it
-    on_server_failure: ServerFailure = "stop"  # stop the job, or restart the server and wait for it
+    heartbeat_interval: Seconds = 1.0  # how often a node says that it lives
+    heartbeat_timeout: Seconds = 10.0  # a node silent for so long is dead, 1s or more; 0: never
+    scheduler_timeout: Seconds = 60.0  # how long the others bear the scheduler's silence; 0: ever
+    on_worker_failure: WorkerFailure = "stop"  # the job ends, goes on without it, or awaits it
+    on_server_failure: ServerFailure = "stop"  # the same where no other server has its rows
+    restart_timeout: Seconds = 60.0  # for an awaited node to come back; then the job ends
+    journal: str = ""  # file from which a scheduler started again goes on; empty: none
     max_restarts: int = 3  # of one node by the launcher; then its failure ends the job
 
     def __post_init__(self) -> None:
@@ -44,6 +49,30 @@ class ClusterConfig:
         if self.dispatchers != 0:
             raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
         _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        interval, timeout = self.heartbeat_interval, self.heartbeat_timeout
+        _check("heartbeat_interval", interval > 0, interval, "more than 0s")
+        least = max(1.0, 2 * interval)
+        _check(
+            "heartbeat_timeout",
+            timeout == 0 or timeout >= least,
+            f"{timeout:g}s",
+            f"0s, or {least:g}s or more (two heartbeats of {interval:g}s)",
+        )
+        for key in ("scheduler_timeout", "restart_timeout"):
+            value = getattr(self, key)
+            _check(key, value >= 0, value, "0s or more")
+
+    @property
+    def failures(self) -> FailurePolicy:
+        """What the death of a node means."""
+        return FailurePolicy(
+            on_worker=self.on_worker_failure,
+            on_server=self.on_server_failure,
+            restart_timeout=self.restart_timeout,
+        )
 
     @property
     def scheduler_host(self) -> str:

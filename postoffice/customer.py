@@ -253,6 +253,10 @@ class Customer:
             return self._answered.get(timestamp, 0)
         return request.expected - len(request.silent_nodes())
 
+    def is_open(self, timestamp: int) -> bool:
+        """Whether an answer to this very timestamp, which a piece may have, is to come."""
+        return timestamp in self._open
+
     def is_done(self, timestamp: int) -> bool:
         """Whether `wait` would return, or raise, at once."""
         request = self._requests.get(timestamp)

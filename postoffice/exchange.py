@@ -27,6 +27,7 @@ from postoffice.queries import Queries
 from postoffice.resending import Resend, Resending
 from postoffice.scheduler import Reply
 from postoffice.shape import ClusterShape
+from postoffice.strangers import Strangers
 from postoffice.view import ClusterView
 from van.errors import ProtocolVersionError, PsliteError, UnreachablePeerError, VanError
 from van.message import Control, Flag, Kind, Message, Meta, answer_to
@@ -89,6 +90,7 @@ class Exchange:
         self._connected: set[int] = {SCHEDULER_ID}
         self._former: dict[int, Node] = {}  # last lives of the dead
         self._told: set[object] = set()
+        self._strangers = Strangers()
         van.receiver = self._receive
         van.on_refused = self._note_other_version
 
@@ -316,6 +318,8 @@ class Exchange:
                 self.van.connect(peer, address)
             self.van.send(message)
         elif address:  # somebody who will not get an id
+            if not self._strangers.admits(self.van.now()):
+                raise UnreachablePeerError(0, f"more than {self._strangers.most} strangers ask")
             message.meta.recipient = _STRANGER
             self.van.connect(_STRANGER, address)
             self.van.send(message)

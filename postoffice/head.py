@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from postoffice.books import Books, Memory
 from postoffice.errors import ClusterStartError, ClusterStoppedError
+from postoffice.journal import Journal
+from postoffice.keeping import Keeper
 from postoffice.membership import Membership, Phase
 from postoffice.node import SCHEDULER_ID, Node, Role, node_name
 from postoffice.postoffice import Postoffice
@@ -26,6 +29,7 @@ from van.van import Van
 
 log = logging.getLogger(__name__)
 
+_RETURN = 10.0  # seconds for the nodes of a journal to speak, where heartbeats have no time-out
 _LAST_GOODBYES = 3.0  # seconds the scheduler stays for them after a failure
 
 
@@ -36,17 +40,28 @@ class SchedulerOffice(Postoffice):
         van: moves its messages; bound by `listen` or `start`.
         shape: the cluster.
         incarnation: grows from start to start; by default the time in nanoseconds.
+        journal: what a scheduler before this one may have left for it; None: nothing is kept.
 
     Attributes:
         apps: what else is decided here; to be filled before `listen`.
     """
 
-    def __init__(self, van: Van, shape: ClusterShape, *, incarnation: int | None = None) -> None:
+    def __init__(
+        self,
+        van: Van,
+        shape: ClusterShape,
+        *,
+        incarnation: int | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         super().__init__(Role.SCHEDULER, van, shape, bind=shape.scheduler, rank=0)
         self.node_id = SCHEDULER_ID
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.apps: list[SchedulerApp] = []
+        self._journal = journal
         self._desk: SchedulerDesk | None = None
+        self._keeper: Keeper | None = None
+        self._resumed: float | None = None  # since when it has waited for a former job's nodes
         self._is_publishing = False
         self.queries.offer("cluster", self._facts)
 
@@ -57,11 +72,56 @@ class SchedulerOffice(Postoffice):
             AddressError: the address is not to be had.
         """
         if self._desk is None:
-            me = Node(Role.SCHEDULER, 0, self.van.bind(self.shape.scheduler), self.incarnation)
-            self._desk = self._make_desk(me)
-            self._see(self._desk.view())
+            self.van.bind(self.shape.scheduler)
+            self._begin(self._read_journal())
             self.van.every(self._tick_every, self._tick)
         return self.van.address
+
+    def _read_journal(self) -> Memory | None:
+        """What a scheduler before this one knew, if its job may still run."""
+        if self._journal is None:
+            return None
+        memory = Memory(self._journal.load(), repr(self._journal))
+        return memory if memory.is_of_an_open_job else None
+
+    def _begin(self, memory: Memory | None) -> None:
+        """Open the books: new ones, or those of a scheduler before this one."""
+        now = self.van.now()
+        if memory is not None:
+            self.incarnation = max(self.incarnation, memory.last_incarnation + 1)
+        me = Node(Role.SCHEDULER, 0, self.van.address, self.incarnation)
+        desk = self._desk = self._make_desk(me)
+        barriers = desk.barrier_desk.barriers
+        if memory is not None:
+            desk.resume(*memory.restore(desk.membership, barriers, now), now)
+            for app in self.apps:
+                memory.restore_app(app)
+            for node in desk.membership.nodes.values():
+                if node.id != SCHEDULER_ID:
+                    self.van.connect(node.id, node.address)
+            self._resumed = now
+            log.warning("goes on with the cluster of %r", self._journal)
+        books = Books(
+            desk.membership, barriers, lambda: (desk.map_version, desk.map_blob), self.apps
+        )
+        self._keeper = Keeper(self._journal, books, is_new=memory is None)
+        self._see(desk.view())
+
+    def _watch_return(self, now: float) -> bool:
+        """Whether the former job's nodes have not spoken yet; if they never do, begin anew.
+
+        A journal of a job that was killed with all its nodes looks like one of a job that runs.
+        """
+        if self._resumed is None:
+            return False
+        if now - self._resumed >= (self.shape.heartbeat_timeout or _RETURN):
+            log.warning("no node of %r lives any more: a new job begins", self._journal)
+            self._resumed = None
+            for app in self.apps:
+                app.restore(None, [])
+            self.incarnation = self._membership.last_incarnation + 1
+            self._begin(None)
+        return True
 
     @property
     def _tick_every(self) -> float:
@@ -101,6 +161,7 @@ class SchedulerOffice(Postoffice):
                 [node, membership.fenced[node], why]
                 for node, why in sorted(membership.deaths.items())
             ],
+            "lives": [list(pair) for pair in sorted(membership.lives.items())],
             "awaited": sorted(membership.awaited),
             "statuses": [list(pair) for pair in sorted(desk.statuses.items())],
         }
@@ -132,11 +193,16 @@ class SchedulerOffice(Postoffice):
             AddressError: the address to listen on is not to be had.
         """
         self.listen()
-        desk, membership = self._open_desk, self._membership
-        self.van.wait(lambda: membership.phase is not Phase.GATHERING or desk.problem is not None)
+        self.van.wait(self._is_started)
+        desk = self._open_desk
         if desk.problem is not None:
             self._send_replies(desk.refuse_all(desk.problem))
             raise ClusterStartError(desk.problem)
+
+    def _is_started(self) -> bool:
+        if self._resumed is not None:
+            return False
+        return self._membership.phase is not Phase.GATHERING or bool(self._open_desk.problem)
 
     def serve(self) -> None:
         """Return when every node has said goodbye.
@@ -160,8 +226,15 @@ class SchedulerOffice(Postoffice):
         super().stop(failure)
 
     def finalize(self, failure: str | None = None, timeout: float | None = None) -> None:
-        """Close; what was sent last still gets the van's linger."""
+        """Close; what was sent last still gets the van's linger.
+
+        The journal stays for a scheduler that goes on, unless the job is over.
+        """
         self.van.close()
+        if self._keeper is not None:
+            if self._membership.phase in (Phase.STOPPING, Phase.STOPPED):
+                self._keeper.end()
+            self._keeper.close()
 
     # -- for apps -----------------------------------------------------------------------------
 
@@ -174,6 +247,24 @@ class SchedulerOffice(Postoffice):
         if not self._is_publishing:
             self._publish([])
         return version
+
+    def note(self, app: SchedulerApp, value: Any) -> None:
+        """Keep something for a scheduler that goes on (msgpack types), with the next commit.
+
+        `SchedulerApp.restore` gets all notes since the app's last `save`.
+        """
+        if self._keeper is not None:
+            self._keeper.books.note(app, value)
+
+    def save(self, app: SchedulerApp) -> None:
+        """Keep the app's whole state; what it has noted before is forgotten."""
+        if self._keeper is not None:
+            self._keeper.books.save(app)
+
+    def commit(self) -> None:
+        """Write down what was kept, before somebody is told of it; also after each message here."""
+        if self._keeper is not None:
+            self._keeper.commit()
 
     def _call_apps(self, call: Callable[[SchedulerApp], None]) -> None:
         for app in self.apps:
@@ -191,7 +282,15 @@ class SchedulerOffice(Postoffice):
     # -- messages and time ----------------------------------------------------------------------
 
     def _receive_control(self, message: Message) -> None:
+        meta = message.meta
+        if self._resumed is not None:
+            if not self._is_known(meta):
+                return  # who registers says it again, when it is clear for which job
+            if meta.epoch >= self.epoch:  # it has heard of this scheduler, so it lives
+                self._resumed = None
         self._publish(self._open_desk.handle(message, self.van.now()))
+        if self._membership.phase is Phase.STOPPED:
+            self._resumed = None  # its nodes did live, and have gone
 
     def _receive_stranger(self, message: Message) -> None:
         if message.meta.control is Control.GOODBYE:
@@ -202,6 +301,8 @@ class SchedulerOffice(Postoffice):
 
     def _tick(self) -> None:
         now = self.van.now()
+        if self._watch_return(now):
+            return
         self._open_desk.tick(now)
         self._call_apps(lambda app: app.tick(now))
         self._publish([])
@@ -216,11 +317,12 @@ class SchedulerOffice(Postoffice):
             self._tell_apps()
         finally:
             self._is_publishing = False
-        news = self._open_desk.news(self.van.now())
+        desk = self._open_desk
+        news = desk.news(self.van.now())
+        self.commit()
         self._send_replies(replies)
-        view = self._open_desk.view()
-        if (view.epoch, view.map_version) != (self.view.epoch, self.view.map_version):
-            self._see(view)
+        if (desk.membership.epoch, desk.map_version) != (self.epoch, self.view.map_version):
+            self._see(desk.view())
         self._send_replies(news)
 
     def _tell_apps(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from postoffice.errors import RegistrationError
 from postoffice.failure import FailurePolicy, Verdict
@@ -50,6 +50,8 @@ class Membership:
     Attributes:
         nodes: by id, as in `ClusterView`: those who have gone stay, those who are dead do not.
         awaited: seats of dead nodes that somebody restarts; by id, since when.
+        deaths: by id, why the node of a seat that nobody has is dead.
+        lives: by id, how many nodes have had that seat.
         changes: what has happened since the caller last emptied it.
         is_covered: whether a server's slots have a living backup.
         may_grow: whether a new rank of a role may be made.
@@ -66,7 +68,8 @@ class Membership:
         self.gone: set[int] = set()
         self.fenced: dict[int, int] = {}
         self.awaited: dict[int, float] = {}
-        self.deaths: dict[int, str] = {}  # why, of each dead seat
+        self.deaths: dict[int, str] = {}
+        self.lives: dict[int, int] = {}
         self.failure: str | None = None
         self.changes: list[Change] = []
         self.is_covered: Callable[[int], bool] = lambda node: False
@@ -136,6 +139,7 @@ class Membership:
         node = Node(request.role, rank, request.address, incarnation)
         self.nodes[node.id] = node
         self._nonces[node.id] = request.nonce
+        self.lives[node.id] = self.lives.get(node.id, 0) + 1
         self.awaited.pop(node.id, None)
         self.deaths.pop(node.id, None)
         self.changes.append(Change("joined", node))
@@ -176,11 +180,7 @@ class Membership:
 
     def describe_missing(self) -> str:
         """For people, such as `1 server, 2 workers`."""
-        return ", ".join(
-            f"{count} {role}{'s' if count > 1 else ''}"
-            for role, count in self.missing().items()
-            if count
-        )
+        return _described(self.missing())
 
     # -- being there ------------------------------------------------------------------------
 
@@ -285,6 +285,47 @@ class Membership:
             if not self.members(Group.ALL & ~Group.SCHEDULER):
                 self.phase = Phase.STOPPED
 
+    # -- another scheduler ------------------------------------------------------------------
+
+    def pack(self) -> dict[str, Any]:
+        """All that another scheduler must know, as msgpack types."""
+        return {
+            "expected": {role.value: count for role, count in self.expected.items()},
+            "phase": self.phase.value,
+            "failure": self.failure,
+            "epoch": self.epoch,
+            "nodes": [
+                [*node.pack(), self.nonce_of(node.id)]
+                for node in self.nodes.values()
+                if node.id != SCHEDULER_ID
+            ],
+            "gone": sorted(self.gone),
+            "fenced": self.fenced,
+            "awaited": self.awaited,
+            "deaths": self.deaths,
+            "lives": self.lives,
+            "last_incarnation": self.last_incarnation,
+        }
+
+    def restore(self, packed: dict[str, Any], now: float) -> None:
+        """Go on from what another scheduler packed, as its next epoch.
+
+        Raises:
+            KeyError, TypeError, ValueError: it was no such thing, or another cluster's.
+        """
+        expected = {Role(role): count for role, count in packed["expected"].items()}
+        if expected != self.expected:
+            raise ValueError(f"it is of a cluster of {_described(expected)}")
+        entries = [(Node.unpack(entry[:4]), int(entry[4])) for entry in packed["nodes"]]
+        self.nodes |= {node.id: node for node, _ in entries}
+        self._nonces = {node.id: nonce for node, nonce in entries}
+        self.gone, self.fenced = set(packed["gone"]), dict(packed["fenced"])
+        self.awaited = dict.fromkeys(packed["awaited"], now)
+        self.deaths, self.lives = dict(packed["deaths"]), dict(packed["lives"])
+        self.last_incarnation = max(self.last_incarnation, int(packed["last_incarnation"]))
+        self.failure = packed["failure"]
+        self.phase, self.epoch = Phase(packed["phase"]), int(packed["epoch"]) + 1
+
     def validate(self) -> None:
         """Check that the book is consistent."""
         assert self.gone <= self.nodes.keys()
@@ -300,3 +341,9 @@ class Membership:
 
 def _role_of(node: int) -> Role:
     return role_and_rank(node)[0]
+
+
+def _described(counts: Mapping[Role, int]) -> str:
+    return ", ".join(
+        f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts.items() if count
+    )

@@ -218,9 +218,12 @@ class SchedulerDesk:
         return self.map_version
 
     def resume(self, map_version: int, map_blob: bytes, now: float) -> None:
-        """Go on from the books of a scheduler before this one; all count as heard at `now`."""
+        """Go on from the books of a scheduler before this one; all count as heard at `now`.
+
+        Nodes get the new epoch with the answers to their heartbeats.
+        """
         self.map_version, self.map_blob = map_version, map_blob
-        self._phase_told = Phase.RUNNING
+        self._phase_told, self._told = self.membership.phase, self.view()
         for node in self._living():
             self.liveness.heard(node, now)
 
@@ -238,7 +241,9 @@ class SchedulerDesk:
         has_changed = bool(membership.changes)
         membership.changes.clear()
         replies: list[Reply] = []
-        old, self._told = self._told, self.view()
+        old = self._told
+        if (old.epoch, old.map_version) != (membership.epoch, self.map_version):
+            self._told = self.view()
         if membership.phase is Phase.RUNNING:
             if old.epoch != self._told.epoch:
                 replies += [self._table_for(membership.nodes[node]) for node in self._living()]

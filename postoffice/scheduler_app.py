@@ -47,5 +47,6 @@ class SchedulerApp:
     def restore(self, state: Any, notes: Sequence[Any]) -> None:
         """Go on from what `state` returned once, and what was noted (`SchedulerOffice.note`) since.
 
-        Called before any message comes.
+        Called before any message comes; once more with None and no notes if that job turns out to
+        be over and a new one begins.
         """

@@ -21,6 +21,7 @@ from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from postoffice.resending import Resend
 from van.courier import ZmqVan, new_context
 
 T = TypeVar("T")
@@ -86,7 +87,9 @@ class LocalNodes:
 
     def _office(self, role: Role, name: str, rank: int | None) -> Postoffice:
         van = ZmqVan(context=self._context, background=role is Role.WORKER)
-        return Postoffice(role, van, self._shape, bind=f"{self._place}-{name}", rank=rank)
+        office = Postoffice(role, van, self._shape, bind=f"{self._place}-{name}", rank=rank)
+        office.resend_with(Resend())
+        return office
 
     def _run_scheduler(self) -> None:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)

@@ -48,16 +48,20 @@ def observing(address: str, timeout: float) -> Iterator[Observer]:
 def status(observer: Observer) -> str:
     """Who is in the cluster and how it goes."""
     cluster = observer.cluster()
-    gone = set(cluster["gone"])
-    rows = [["node", "address", "state"]]
-    rows += [
-        [node_name(node.id), node.address, "gone" if node.id in gone else "there"]
-        for node in map(Node.unpack, cluster["nodes"])
-    ]
-    heading = f"{cluster['phase']}, epoch {cluster['epoch']}"
+    gone, awaited, lives = set(cluster["gone"]), set(cluster["awaited"]), dict(cluster["lives"])
+    ages = {node: f"{age:.1f} s ago" for node, age in cluster["heartbeats"]}
+    rows = [["node", "address", "life", "heartbeat", "state"]]
+    for node in map(Node.unpack, cluster["nodes"]):
+        state = "gone" if node.id in gone else "there"
+        life, age = str(lives.get(node.id, 1)), ages.get(node.id, "-")
+        rows.append([node_name(node.id), node.address, life, age, state])
+    for dead, _, why in cluster["dead"]:
+        state = f"dead{' and awaited' if dead in awaited else ''}: it {why}"
+        rows.append([node_name(dead), "-", str(lives.get(dead, 1)), "-", state])
+    heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    return f"{heading}\n{columns(rows, left=3)}"
+    return f"{heading}\n{columns(rows, left=5)}"
 
 
 def table_reports(observer: Observer) -> dict[str, list[Report]]:

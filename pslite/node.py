@@ -12,11 +12,12 @@ import sys
 
 from kv.leases.desk import LeaseDesk
 from postoffice.errors import ClusterStoppedError
-from postoffice.failure import FailurePolicy
 from postoffice.head import SchedulerOffice
+from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.chaos.network import Chaos
+from postoffice.resending import Resend
 from pslite.environ import NodeSettings
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
@@ -48,9 +49,10 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         dispatchers=cluster.dispatchers,
         scheduler=settings.scheduler,
         start_timeout=cluster.start_timeout,
-        failures=FailurePolicy(
-            on_worker=cluster.on_worker_failure, on_server=cluster.on_server_failure
-        ),
+        heartbeat_interval=cluster.heartbeat_interval,
+        heartbeat_timeout=cluster.heartbeat_timeout,
+        scheduler_timeout=cluster.scheduler_timeout,
+        failures=cluster.failures,
     )
 
 
@@ -70,6 +72,8 @@ def make_office(settings: NodeSettings) -> Postoffice:
         bind=f"{cluster.transport}://{host}:0",
         rank=settings.rank,
     )
+    if settings.job.van.resend == "on":
+        office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
     if chaos is not None:
         chaos.watch(office)
     return office
@@ -109,7 +113,9 @@ def _run_scheduler(settings: NodeSettings) -> None:
     chaos = chaos_of(settings)
     if chaos is not None:
         van = chaos.around(van)
-    office = SchedulerOffice(van, shape_of(settings))
+    path = settings.job.cluster.journal
+    journal = FileJournal(path) if path else None
+    office = SchedulerOffice(van, shape_of(settings), journal=journal)
     desk = LeaseDesk(office, settings.run_dir)
     office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas)

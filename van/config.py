@@ -30,6 +30,8 @@ class VanConfig:
     backlog_bytes: NBytes = 256 << 20  # the same in bytes; a single message may be larger
     shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none
     spin: Seconds = 100e-6  # looking for a message of the local lane before sleeping; 0: never
+    resend: Literal["on", "off"] = "on"  # send again what nobody has answered; off: never
+    resend_timeout: Seconds = 1.0  # until it goes again; the n-th wait lasts n times as long
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
 
     def __post_init__(self) -> None:
@@ -38,6 +40,11 @@ class VanConfig:
             if value < least:
                 problem = f"expected {least} or more, got {value}"
                 raise ConfigError(problem, section="van", key=key)
+        if not self.resend_timeout > 0:
+            problem = (
+                f"expected more than 0 seconds, got {self.resend_timeout}; resend = off ends it"
+            )
+            raise ConfigError(problem, section="van", key="resend_timeout")
         if self.max_frames > 65000:
             problem = f"expected at most 65000, got {self.max_frames}"
             raise ConfigError(problem, section="van", key="max_frames")

@@ -27,6 +27,7 @@ from van.message import Kind, Message, Meta, answer_to
 
 Tables = Sequence[tuple[int, Table, int]]
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
+_STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
 
 
@@ -53,6 +54,7 @@ class Desk:
         send: Callable[[Message], None],
     ) -> None:
         self.windows = Windows()
+        self._streams = self.windows.streams
         self.slots = slots
         self.map_version = slots.version
         self.rank = -1
@@ -67,11 +69,15 @@ class Desk:
     def admit(self, message: Message) -> Stream | None:
         """The stream of a request that is to be worked on; None: it has been dealt with."""
         meta = message.meta
-        stream = self.windows.stream(meta)
-        if stream is None:
-            self._send(former_life(meta, self._node()))
-            return None
-        timestamp = meta.timestamp
+        stream = self._streams.get((meta.sender, meta.app, meta.customer))
+        if stream is None or stream.incarnation != meta.incarnation:
+            stream = self.windows.stream(meta)
+            if stream is None:
+                self._send(former_life(meta, self._node()))
+                return None
+        timestamp, oldest = meta.timestamp, meta.oldest
+        if oldest > stream.watermark:
+            stream.advance(oldest)
         if timestamp < stream.watermark:
             return None  # a late copy: its maker has the answer
         if (
@@ -79,7 +85,7 @@ class Desk:
             or stream.in_hand
             or meta.map_version != self.map_version
             or self._gated is not None
-            or meta.cmd == Command.STEP
+            or meta.cmd == _STEP
         ):
             return stream if self._is_new(message, stream) else None
         return stream

@@ -74,8 +74,9 @@ class Stream:
     def advance(self, oldest: int) -> None:
         """The maker has the answers of all that lies below `oldest`."""
         self.watermark = oldest
-        for timestamp in [t for t in list(self.entries) if t < oldest]:
-            self.entries.pop(timestamp, None)
+        if self.entries:
+            for timestamp in [t for t in list(self.entries) if t < oldest]:
+                self.entries.pop(timestamp, None)
 
     def has_come(self, timestamp: int, piece: int) -> bool:
         """Whether a request has been applied or refused for good, or is in hand."""
@@ -91,16 +92,17 @@ class Windows:
 
     Attributes:
         owned: the slots of this server; None: it has no slots, or they never move.
+        streams: by sender, app and customer.
     """
 
     def __init__(self, owned: Mask | None = None) -> None:
         self.owned = owned
-        self._streams: dict[tuple[int, int, int], Stream] = {}  # sender, app, customer
+        self.streams: dict[tuple[int, int, int], Stream] = {}  # sender, app, customer
         self._floors: dict[int, int] = {}  # sender -> lowest incarnation that is heard
 
     def stream(self, meta: Meta) -> Stream | None:
         """The stream of a request, its watermark brought forward; None: that life is over."""
-        stream = self._streams.get((meta.sender, meta.app, meta.customer))
+        stream = self.streams.get((meta.sender, meta.app, meta.customer))
         if stream is None or stream.incarnation != meta.incarnation:
             stream = self._meet(meta.sender, meta.incarnation, meta.app, meta.customer)
             if stream is None:
@@ -114,21 +116,21 @@ class Windows:
             return None
         self.fence(sender, incarnation - 1)
         name = (sender, app, customer)
-        if name not in self._streams:
-            self._streams[name] = Stream(incarnation)
-        return self._streams[name]
+        if name not in self.streams:
+            self.streams[name] = Stream(incarnation)
+        return self.streams[name]
 
     def fence(self, sender: int, incarnation: int) -> None:
         """Hear `sender` no more up to this life, and forget what it asked."""
         if incarnation + 1 > self._floors.get(sender, 0):
             self._floors[sender] = incarnation + 1
-        for name in [n for n, s in self._streams.items() if n[0] == sender]:
-            if self._streams[name].incarnation < self._floors[sender]:
-                del self._streams[name]
+        for name in [n for n, s in self.streams.items() if n[0] == sender]:
+            if self.streams[name].incarnation < self._floors[sender]:
+                del self.streams[name]
 
     def find(self, meta: Meta) -> Stream | None:
         """The stream of a request that was taken; None: that life is over. Any thread."""
-        stream = self._streams.get((meta.sender, meta.app, meta.customer))
+        stream = self.streams.get((meta.sender, meta.app, meta.customer))
         return stream if stream is not None and stream.incarnation == meta.incarnation else None
 
     def record(
@@ -172,7 +174,7 @@ class Windows:
 
     def own(self, owned: Mask) -> None:
         """Have other slots from now on. What all of the former had is written out."""
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             for timestamp, entry in stream.entries.items():
                 if entry is None:
                     stream.entries[timestamp] = Entry(_packed(self._all()))
@@ -181,7 +183,7 @@ class Windows:
     def export(self, slots: Mask) -> bytes:
         """What is known of `slots`, for their next owner, a backup or a checkpoint."""
         streams = []
-        for (sender, app, customer), stream in list(self._streams.items()):
+        for (sender, app, customer), stream in list(self.streams.items()):
             entries = []
             for timestamp, entry in list(stream.entries.items()):
                 applied, failed = self.applied(entry) & slots, self.failed(entry) & slots
@@ -227,7 +229,7 @@ class Windows:
 
     def forget(self, slots: Mask) -> None:
         """Drop what is known of `slots`, which have left."""
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             for timestamp, entry in list(stream.entries.items()):
                 applied, failed = self.applied(entry) & ~slots, self.failed(entry) & ~slots
                 if applied.any() or failed.any():
@@ -245,15 +247,15 @@ class Windows:
         return np.ones(NUM_SLOTS, np.bool_) if self.owned is None else self.owned
 
     def __iter__(self) -> Iterator[Stream]:
-        return iter(list(self._streams.values()))
+        return iter(list(self.streams.values()))
 
     def __len__(self) -> int:
         """How many entries are kept."""
-        return sum(len(stream.entries) for stream in self._streams.values())
+        return sum(len(stream.entries) for stream in self.streams.values())
 
     def validate(self) -> None:
         """Assert what must always hold."""
-        for (sender, *_), stream in self._streams.items():
+        for (sender, *_), stream in self.streams.items():
             assert stream.incarnation >= self._floors.get(sender, 0), f"{sender} is over"
             for timestamp, entry in stream.entries.items():
                 assert timestamp >= stream.watermark, f"{timestamp} is past"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 
 import pytest
@@ -30,13 +31,46 @@ SCHEDULER = "scheduler"
 Program = Callable[[Postoffice], None]
 
 
+class MemoryJournal:
+    """A journal in a list that outlives the scheduler, and that a dead one cannot write to."""
+
+    def __init__(self, records: list[bytes]) -> None:
+        self.records, self.is_cut = records, False
+
+    def load(self) -> list[bytes]:
+        return list(self.records)
+
+    def append(self, record: bytes) -> None:
+        if not self.is_cut:
+            self.records.append(record)
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.records) > 20
+
+    def compact(self, record: bytes) -> None:
+        if not self.is_cut:
+            self.records[:] = [record]
+
+    def clear(self) -> None:
+        if not self.is_cut:
+            self.records.clear()
+
+    def close(self) -> None:
+        pass
+
+
 class Recorder(SchedulerApp):
-    """Notes what the scheduler's apps are told."""
+    """Notes what the scheduler's apps are told, and keeps it for the next scheduler."""
 
     name = "recorder"
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
+        self.restored: list[object] = []
+
+    def restore(self, state: object, notes: object) -> None:
+        self.restored.append((state, notes))
 
     def joined(self, node: Node, now: float) -> None:
         self.seen.append(("joined", node.id))
@@ -78,6 +112,8 @@ class Cluster:
         self.programs = workers
         self.head: SchedulerOffice | None = None
         self.app = Recorder()
+        self.records: list[bytes] = []
+        self.journal = MemoryJournal(self.records)
         self.offices: dict[str, Postoffice] = {}
         self.ends: dict[str, BaseException | None] = {}
         self._numbers = itertools.count(100)
@@ -98,7 +134,10 @@ class Cluster:
         self.network.spawn(name, guarded)
 
     def run_scheduler(self) -> None:
-        office = self.head = SchedulerOffice(self.network.van(), self.shape, incarnation=1)
+        journal = self.journal = MemoryJournal(self.records)
+        office = self.head = SchedulerOffice(
+            self.network.van(), self.shape, incarnation=1, journal=journal
+        )
         office.apps.append(self.app)
         try:
             office.start()
@@ -156,6 +195,17 @@ class Cluster:
     def restart(self, role: Role, rank: int) -> None:
         self.network.kill(f"{role} {rank}")
         (self.start_server if role is Role.SERVER else self.start_worker)(rank)
+
+    def kill_scheduler(self) -> None:
+        """As kill -9 would: what its program does to clean up changes nothing."""
+        if not self.network.is_over("scheduler"):
+            self.journal.is_cut = True
+            self.network.kill("scheduler")
+
+    def restart_scheduler(self) -> None:
+        """Start another one at the same address, if the former one was killed."""
+        if self.journal.is_cut:
+            self.spawn("scheduler", self.run_scheduler)
 
     def run(self) -> None:
         self.network.run_all()
@@ -424,3 +474,141 @@ def test_a_new_rank_joins_where_an_app_allows_it_and_else_is_refused() -> None:
     assert seen == [[8, 10, 12]]
     assert "comes too late" in str(cluster.ends["worker 1"])
     assert cluster.ends["server 2"] is None
+
+
+def ask_server(office: Postoffice, customer: Customer) -> int:
+    """One request to server 0; how many answered."""
+    timestamp = customer.new_request([8], finish=len)
+    office.send(Message(Meta(recipient=8, app=APP, timestamp=timestamp)))
+    answered: int = customer.wait(timestamp, 120.0)
+    return answered
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_cluster_rides_through_the_death_of_its_scheduler(seed: int) -> None:
+    """Killed at any moment, once or twice, and started again at the same address."""
+    chance = random.Random(seed)
+    passed: list[tuple[int, int]] = []
+
+    def program(office: Postoffice) -> None:
+        customer = Customer(APP, 0, office)
+        for number in range(8):
+            assert ask_server(office, customer) == 1
+            wait_for(office, 1.0)
+            office.barrier(Group.WORKERS)
+            passed.append((number, office.rank))
+
+    cluster = Cluster(seed, 2, [program] * 3)
+    moment = 0.0
+    for _ in range(chance.choice([1, 2])):
+        moment += chance.uniform(0.0, 6.0)
+        cluster.after(moment, cluster.kill_scheduler)
+        moment += chance.choice([0.01, 1.0, 9.0, 25.0])
+        cluster.after(moment, cluster.restart_scheduler)
+    cluster.run()
+
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+    assert [number for number, _ in passed] == sorted(number for number, _ in passed)
+    assert len(passed) == 24
+    assert not cluster.app.seen.count(("died", 9))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_dies_while_the_scheduler_is_away_is_missed_by_the_next_one(seed: int) -> None:
+    def lives(office: Postoffice) -> None:
+        until(office, lambda view: 11 in view.dead)
+        office.barrier(Group.WORKERS)
+
+    def dies(office: Postoffice) -> None:
+        wait_for(office, 1000.0)
+
+    cluster = Cluster(seed, 1, [lives, dies], FailurePolicy(on_worker="continue"))
+    cluster.after(3.0, cluster.kill_scheduler)
+    cluster.after(4.0, lambda: cluster.network.kill("worker 1"))
+    cluster.after(8.0, cluster.restart_scheduler)
+    cluster.run()
+
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+    assert ("died", 11) in cluster.app.seen
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lives_grow_and_fences_stay_over_schedulers(seed: int) -> None:
+    lives: list[int] = []
+
+    def first(office: Postoffice) -> None:
+        until(office, lambda view: len(lives) == 4 and view.fenced[11] >= max(lives[:3]))
+
+    def second(office: Postoffice) -> None:
+        lives.append(office.incarnation)
+        wait_for(office, 40.0 if len(lives) == 4 else 1000.0)
+
+    cluster = Cluster(seed, 1, [first, second], FailurePolicy(on_worker="restart"))
+    cluster.after(2.0, lambda: cluster.restart(Role.WORKER, 1))
+    cluster.after(5.0, cluster.kill_scheduler)
+    cluster.after(6.0, cluster.restart_scheduler)
+    cluster.after(9.0, lambda: cluster.restart(Role.WORKER, 1))
+    cluster.after(12.0, cluster.kill_scheduler)
+    cluster.after(12.5, lambda: cluster.restart(Role.WORKER, 1))
+    cluster.after(14.0, cluster.restart_scheduler)
+    cluster.run()
+
+    assert len(lives) == 4
+    assert lives == sorted(set(lives))
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_a_journal_the_nodes_register_anew_by_heartbeat(seed: int) -> None:
+    passed: list[int] = []
+
+    def program(office: Postoffice) -> None:
+        life = office.incarnation
+        wait_for(office, 20.0)
+        office.barrier(Group.WORKERS)
+        passed.append(office.rank)
+        assert office.incarnation == life
+
+    def forget_all() -> None:
+        cluster.kill_scheduler()
+        cluster.records.clear()
+
+    cluster = Cluster(seed, 1, [program] * 2)
+    cluster.after(3.0, forget_all)
+    cluster.after(8.0, cluster.restart_scheduler)
+    cluster.run()
+
+    assert sorted(passed) == [0, 1]
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+
+
+def test_a_journal_whose_nodes_are_all_dead_does_not_hinder_a_new_job() -> None:
+    done: list[int] = []
+
+    def stuck(office: Postoffice) -> None:
+        wait_for(office, 1000.0)
+
+    def program(office: Postoffice) -> None:
+        office.barrier(Group.WORKERS)
+        done.append(office.rank)
+
+    cluster = Cluster(3, 1, [stuck, stuck])
+
+    def kill_all() -> None:
+        cluster.kill_scheduler()
+        for name in ("server 0", "worker 0", "worker 1"):
+            cluster.network.kill(name)
+
+    def start_all() -> None:
+        cluster.restart_scheduler()
+        cluster.start_server(0)
+        for rank in (0, 1):
+            cluster.start_worker(rank, program)
+
+    cluster.after(3.0, kill_all)
+    cluster.after(4.0, start_all)
+    cluster.run()
+
+    assert sorted(done) == [0, 1]
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+    assert cluster.records == []

@@ -12,7 +12,9 @@ import kv.remote_worker
 from kv.optimizers import SGD, Adam
 from kv.placement import SlotMap, slot_of
 from kv.remote_worker import RemoteWorker
+from kv.server import KVServer, KVServerDefaultHandle
 from kv.table_server import TableServer
+from kv.worker import KVWorker
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
@@ -214,3 +216,86 @@ def test_pushes_of_ones_add_up_while_slots_change_their_owners(seed: int) -> Non
     assert len(seen) == 3
     for rows in seen:
         np.testing.assert_array_equal(rows, -3 * 16)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_command_counts_once(seed: int) -> None:
+    job = Job(seed)
+    found: dict[int, tuple[int, int]] = {}
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 2, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        own = np.arange(10) + 100 * worker.rank
+        for turn in range(4):
+            table.assign(own, np.full((10, 2), turn))
+            worker.wait(table.push(own, np.ones((10, 2))))
+            np.testing.assert_array_equal(table.pull(own), turn - 1)
+            table.push(own[:3], np.ones((3, 2)))  # not after what follows, though nobody waits
+            assert table.delete(own[:3]) == 3
+            assert table.delete(own[:3]) == 0
+        worker.barrier("before others' learning rate")
+        worker.set_lr(table, 0.5)
+        worker.wait(table.push(own[5:], np.ones((5, 2))))
+        np.testing.assert_array_equal(table.pull(own[5:]), 1.5)
+        worker.barrier()
+        rows = sum(keys.size for keys, _ in table.items())
+        found[worker.rank] = rows, len(table)
+        assert worker.gather(worker.rank) == ([0, 1] if worker.rank == 0 else None)
+
+    job.run(2, 2, "async", program)
+
+    job.check_that_it_stormed()
+    assert found == {0: (14, 14), 1: (14, 14)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_low_level_pushes_count_once(seed: int) -> None:
+    plan = FaultPlan(seed, STORM, hits=is_data)
+    network = LoopbackNetwork(seed, plan=plan)
+    shape = ClusterShape(servers=2, workers=2, scheduler="scheduler")
+    sums: list[np.ndarray] = []
+    echoes: list[float] = []
+
+    def scheduler() -> None:
+        office = SchedulerOffice(network.van(), shape, incarnation=1)
+        office.start()
+        office.serve()
+        office.finalize()
+
+    def server(rank: int) -> None:
+        office = Postoffice(Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank)
+        KVServer(1, office).set_request_handle(KVServerDefaultHandle())
+        office.start()
+        office.serve()
+        office.finalize()
+
+    def worker(rank: int) -> None:
+        office = Postoffice(Role.WORKER, network.van(), shape, bind=f"w{rank}", rank=rank)
+        office.resend_with(Resend(timeout=1.0))
+        kv = KVWorker(1, 0, office)
+        office.start()
+        keys, ones = np.arange(50, dtype=np.uint64), np.ones(50, np.float32)
+        requests = [kv.push(keys, ones) for _ in range(6)]
+        for request in requests:
+            kv.wait(request)
+        both = kv.wait(kv.push_pull(keys, ones))
+        assert both is not None
+        echoes.append(float(both.vals.min()))
+        office.barrier()
+        pulled = kv.wait(kv.pull(keys))
+        assert pulled is not None
+        sums.append(pulled.vals)
+        office.barrier(name="done")
+        office.finalize()
+
+    network.spawn("scheduler", scheduler)
+    for rank in range(2):
+        network.spawn(f"server {rank}", lambda rank=rank: server(rank))
+        network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
+    network.run_all()
+
+    assert plan.counts["dropped"] > 0
+    assert plan.counts["duplicated"] > 0
+    assert min(echoes) >= 7
+    for values in sums:
+        np.testing.assert_array_equal(values, 14)
