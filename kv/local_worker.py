@@ -18,6 +18,7 @@ from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
 from kv.local_tables import LocalDenseTable, LocalSparseTable
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
+from kv.settings import learning_rate
 from kv.spec import TableSpec
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             SettingError: it is no finite number of 0 or more.
         """
         engine = self._open_engine()
-        engine.set_lr(engine.number_of(table.name), float(lr))
+        engine.set_lr(engine.number_of(table.name), learning_rate(table.name, lr))
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return at once: a local push is done when it returns.

@@ -145,7 +145,7 @@ class Worker(Protocol):
         storage: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
-        memory_limit: int = 0,
+        memory_limit: int | str = 0,
         when_full: str = "refuse",
     ) -> SparseTable:
         """Define or find a table.
@@ -159,7 +159,8 @@ class Worker(Protocol):
             storage: `float32`, or `float16` for weights of half the size, see docs/optimizers.md.
             admission: which keys get a row, of kv.policies; None is every key.
             expiry: which rows go again, of kv.policies; None is none.
-            memory_limit: bytes of rows, records and index on one server; 0 is its memory.
+            memory_limit: bytes of rows, records and index on one server, or a text such as
+                `1GiB`; 0 is its memory.
             when_full: what a table at its limit does: `refuse` new rows, `evict` rows not used for
                 long, or `spill` them to disk, see docs/store.md.
         """

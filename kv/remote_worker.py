@@ -33,7 +33,7 @@ from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
-from kv.settings import GREATEST
+from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import (
@@ -47,6 +47,7 @@ from kv.tables import (
     wanted_of,
 )
 from postoffice.customer import Customer, Finish
+from postoffice.errors import ClusterStoppedError
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from postoffice.resending import Place
@@ -458,7 +459,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         Raises:
             SettingError: `lr` is no finite number of 0 or more.
         """
-        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": float(lr)})
+        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": learning_rate(table.name, lr)})
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered.
@@ -540,7 +541,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_failure = error is not None
+        # That another node failed is no failure of this one, and it is known where it matters.
+        is_failure = error is not None and not isinstance(error, ClusterStoppedError)
         if isinstance(error, SystemExit):
             is_failure = error.code not in (None, 0)
         self.close(f"{type(error).__name__}: {error}" if is_failure else None)

@@ -34,8 +34,8 @@ class ClusterConfig:
     on_worker_failure: WorkerFailure = "stop"  # the job ends, goes on without it, or awaits it
     on_server_failure: ServerFailure = "stop"  # the same where no other server has its rows
     restart_timeout: Seconds = 60.0  # for an awaited node to come back; then the job ends
-    journal: str = ""  # file from which a scheduler started again goes on; empty: none
     max_restarts: int = 3  # of one node by the launcher; then its failure ends the job
+    journal: str = ""  # file from which a scheduler started again goes on; empty: none
 
     def __post_init__(self) -> None:
         split_address(self.scheduler)

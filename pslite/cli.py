@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -196,6 +197,9 @@ def node(verbose: int) -> None:
         except ClusterStoppedError as error:
             click.echo(f"pslite: {settings} ends: {error}", err=True)
             sys.exit(CONSEQUENCE)
+        except KeyboardInterrupt:
+            click.echo(f"pslite: {settings} ends: interrupted", err=True)
+            sys.exit(128 + signal.SIGINT)
 
 
 @main.command()

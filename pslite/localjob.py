@@ -291,7 +291,7 @@ class LocalJob:
         who = f"{failure.node}: " if failure.node else ""
         self._say(f"job {name} stopped after {seconds:.1f} s: {who}{failure.problem}")
         lines = self._tails.get(failure.node, []) if failure.node else []
-        is_in_sight = self._screen.ends_with(str(failure.node), len(lines)) and is_same_file(
+        is_in_sight = self._screen.shows(str(failure.node), len(lines)) and is_same_file(
             self._options.out, self._options.err
         )
         if lines and not is_in_sight:

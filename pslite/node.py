@@ -28,6 +28,7 @@ from van.van import Van
 log = logging.getLogger(__name__)
 
 SWITCH = 5e-4  # seconds a server's thread may keep the interpreter from the others
+LAST_WORDS = 2.0  # seconds for the scheduler to take note of a failure
 LISTENING = "pslite: scheduler listening on "
 
 
@@ -181,5 +182,9 @@ def _run_server(settings: NodeSettings) -> None:
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
         raise
+    except KeyboardInterrupt:
+        failure = "interrupted (Ctrl-C)"
+        raise
     finally:
-        office.finalize(failure)
+        # Ctrl-C in a terminal goes to all its processes, so the scheduler may be gone already.
+        office.finalize(failure, None if failure is None else LAST_WORDS)

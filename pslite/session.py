@@ -13,8 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from pslite import environ
@@ -80,7 +82,22 @@ def connect(
         office.finalize()
         raise
     _close_at_exit(worker)
+    _tell_consequences_in_a_line(office)
     return worker
+
+
+def _tell_consequences_in_a_line(office: Postoffice) -> None:
+    """A program that ends because another node failed says so, without a traceback of its own."""
+    if sys.excepthook is not sys.__excepthook__:
+        return  # the program has its own way
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, ClusterStoppedError):
+            print(f"{office.name} ends: {kind.__name__}: {error}", file=sys.stderr, flush=True)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = show
 
 
 def _close_at_exit(worker: RemoteWorker) -> None:
@@ -92,7 +109,8 @@ def _close_at_exit(worker: RemoteWorker) -> None:
             return  # a forked child has no share in its parent's worker
         error = getattr(sys, "last_value", None)  # of an exception that ended the program
         try:
-            worker.close(None if error is None else f"{type(error).__name__}: {error}")
+            is_failure = error is not None and not isinstance(error, ClusterStoppedError)
+            worker.close(f"{type(error).__name__}: {error}" if is_failure else None)
         except Exception as problem:  # Python would report it and still exit with 0
             print(f"{type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
             sys.stdout.flush()

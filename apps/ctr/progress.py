@@ -80,7 +80,7 @@ class Progress:
         self._log = log
         if log is not None:
             with writing(log):
-                log.write_text("", encoding="utf-8")
+                log.open("a").close()  # of a worker that is started again, it is carried on
         self._bar = tqdm(total=total, unit=" rows", disable=not sys.stderr.isatty(), leave=False)
         self._since, self._started = Interval(), now()
         self._rows, self._batches = 0, 0

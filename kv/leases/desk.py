@@ -20,8 +20,8 @@ from kv.leases.ledger import FILE, Ledger
 from kv.leases.pieces import DataSet, Span
 from kv.leases.protocol import LEASES_APP, Command
 from postoffice.customer import Customer
+from postoffice.head import SchedulerOffice
 from postoffice.node import Node, Role, role_and_rank
-from postoffice.postoffice import Postoffice
 from postoffice.scheduler_app import SchedulerApp
 from van.errors import PsliteError
 from van.message import Kind, Message, answer_to
@@ -39,13 +39,10 @@ class LeaseDesk(SchedulerApp):
     name = "leases"  # of its part of the scheduler's journal
 
     def __init__(
-        self, office: Postoffice, folder: Path | None, clock: Callable[[], float] = time.time
+        self, office: SchedulerOffice, folder: Path | None, clock: Callable[[], float] = time.time
     ) -> None:
         self._office, self._folder, self._clock = office, folder, clock
-        self._job = secrets.token_hex(8)
-        self._ledger: Ledger | None = None
-        self._events: list[Event] = []  # kept where there is no file
-        self.book = LeaseBook(office.shape.workers, self._record)
+        self._begin()
         self._commands: dict[int, Callable[[int, int, dict[str, Any]], dict[str, Any] | None]] = {
             Command.OPEN: self._open,
             Command.ASK: self._ask,
@@ -53,13 +50,25 @@ class LeaseDesk(SchedulerApp):
             Command.FINISH: self._finish,
         }
         Customer(LEASES_APP, 0, office, self._receive)
-        office.queries.offer("leases", self.book.facts)
+        office.queries.offer("leases", lambda: self.book.facts())
+
+    def _begin(self) -> None:
+        """A job of which nothing is known yet."""
+        self._job = secrets.token_hex(8)
+        self._ledger: Ledger | None = None
+        self._events: list[Event] = []  # kept where there is no file
+        self.book = LeaseBook(self._office.shape.workers, self._record)
 
     def _record(self, event: Event) -> None:
         if self._folder is None:
+            if not self._events:
+                self._office.save(self)
+            self._office.note(self, pack_event(event))
             self._events.append(event)
             return
         if self._ledger is None:  # only a job that leases data has a ledger
+            self._office.save(self)  # first, so that a scheduler that goes on knows whose it is
+            self._office.commit()
             self._ledger = Ledger(self._folder / FILE, self._job, self._clock)
         self._ledger.record(event)
 
@@ -130,8 +139,12 @@ class LeaseDesk(SchedulerApp):
         Raises:
             LeaseError: state or ledger are damaged.
         """
+        self.close()
+        self._begin()
+        if state is None:
+            return
         self._job = state["job"]
-        self._events = [unpack_event(event) for event in state["events"]]
+        self._events = [unpack_event(event) for event in (*state["events"], *notes)]
         former = self._events
         if self._folder is not None:
             path = self._folder / FILE

@@ -120,9 +120,7 @@ def test_in_any_order_of_messages_every_record_is_given_once(seed: int) -> None:
         desk.book.get("d").validate()
 
     def worker(rank: int) -> None:
-        office = Postoffice(
-            Role.WORKER, network.van(), shape, bind=f"w{rank}", rank=rank, incarnation=2
-        )
+        office = Postoffice(Role.WORKER, network.van(), shape, bind=f"w{rank}", rank=rank)
         line = RemoteLeases(office)
         office.start()
         found.extend(Shards(line, DataSet(name="d", records=77, unit=4), lambda: None))
