@@ -108,7 +108,8 @@ def local(
       drop | duplicate | delay | reorder N% [up to TIME] [between ROLE[:RANK] and ROLE[:RANK]]
           [from TIME] [for TIME]
       partition ROLE[:RANK] from ROLE[:RANK]@TIME [for TIME]
-    WHEN is a time after all nodes have met, or start, barrier, checkpoint, shutdown, barrier:3, …
+    WHEN is a time after all nodes have met, or start, barrier, checkpoint, shutdown,
+    or the n-th such (barrier:3), or some time after it (barrier:3+2s).
 
     \b
     Examples:
@@ -127,10 +128,9 @@ def local(
         options = [f"cluster.{key}={n}" for key, n in counts.items() if n is not None]
         if chaos is not None:
             options.append(f"chaos.plan={chaos}")
-        job = read_job(ini, overrides)
-        if options:
-            origin = "--set, --servers, --workers or --chaos"
-            job = read_job(ini, [*overrides, *options], origin=origin)
+        # All at once: one setting may be right only with another.
+        origin = "--set, --servers, --workers or --chaos" if options else "--set"
+        job = read_job(ini, [*overrides, *options], origin=origin)
         code = run_local(
             job,
             command,

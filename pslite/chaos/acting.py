@@ -59,6 +59,7 @@ class ChaosActor:
         self._chronicle.clear()
         self._notes, self._seen = Notes(folder), list[Note]()
         self._stopped: set[NodeName] = set()
+        self._killed: set[NodeName] = set()
 
     def turn_within(self, usual: float, now: float) -> float:
         """Seconds that the launcher may wait before `turn`."""
@@ -88,11 +89,16 @@ class ChaosActor:
             self._stopped.add(deed.node)
         else:
             self._stopped.discard(deed.node)
+        if SIGNALS[deed.act] == signal.SIGKILL:
+            self._killed.add(deed.node)
         self._send(deed.node, SIGNALS[deed.act])
 
     def ended(self, node: NodeName, status: str) -> None:
         """A process has ended."""
         self._stopped.discard(node)
+        if node in self._killed:
+            self._killed.discard(node)
+            status = "killed on purpose"
         self._chronicle.note("ended", node=str(node), status=status)
 
     def started(self, node: NodeName) -> None:

@@ -52,17 +52,15 @@ class Director:
         """One of `plan.EVENTS` has happened. `start` is that all nodes have met."""
         self._seen[event] += 1
         for fault in self._plan.processes:
-            at = fault.moment.at
-            if at == event and fault.moment.nth == self._seen[event]:
-                self._add(now, fault)
-            elif event == "start" and self._seen[event] == 1 and isinstance(at, float):
-                self._add(now + at, fault)
+            moment = fault.moment
+            if (moment.event or "start") == event and moment.nth == self._seen[event]:
+                self._add(now + moment.after, fault)
 
     @property
     def awaits_event(self) -> bool:
         """Whether something is to follow at once when it happens."""
         return any(
-            isinstance(fault.moment.at, str) and self._seen[fault.moment.at] < fault.moment.nth
+            fault.moment.event is not None and self._seen[fault.moment.event] < fault.moment.nth
             for fault in self._plan.processes
         )
 

@@ -6,7 +6,7 @@ clause    = act who "@" moment ["for" time]
             ["for" time]
           | "partition" who "from" who "@" time ["for" time]
 who       = role [":" rank]
-moment    = time | event [":" number]
+moment    = time | event [":" number] ["+" time]
 """
 
 from __future__ import annotations
@@ -175,14 +175,16 @@ class _Reader:
 
     def _moment(self) -> Moment:
         if not self._next.text[:1].isalpha():
-            return Moment(self._time("a time such as 20s, or " + ", ".join(EVENTS)))
+            return Moment(after=self._time("a time such as 20s, or " + ", ".join(EVENTS)))
         event = cast(Event, self._one_of(EVENTS, "a time such as 20s, or a moment"))
-        if not self._has(":"):
-            return Moment(event)
+        nth = self._nth(event) if self._has(":") else 1
+        return Moment(event, nth, self._time() if self._has("+") else 0.0)
+
+    def _nth(self, event: Event) -> int:
         token = self._take()
         if not (token.text.isascii() and token.text.isdigit() and int(token.text[:9]) > 0):
             self._fail(f"expected which {event}, counted from 1", token)
-        return Moment(event, int(token.text[:9]))
+        return int(token.text[:9])
 
     def _time(self, what: str = "a time such as 20s") -> float:
         token = self._take()

@@ -9,7 +9,8 @@
     partition server:1 from worker:0@40s for 5s  nothing passes between the two
 
 Times count from the moment when all nodes have met. A process may also meet its fault at a moment
-of the job: `@start`, `@barrier`, `@checkpoint`, `@shutdown`, or the n-th such, `@barrier:3`.
+of the job: `@start`, `@barrier`, `@checkpoint`, `@shutdown`, the n-th such, `@barrier:3`, or some
+time after it, `@barrier:3+2s`.
 """
 
 from __future__ import annotations
@@ -40,15 +41,20 @@ class Who:
 
 @dataclass(frozen=True)
 class Moment:
-    """Seconds after the cluster's start, or the n-th time that something happens."""
+    """The n-th time that something happens, or some time after it.
 
-    at: float | Event
+    Without an event it is the time after the cluster's start.
+    """
+
+    event: Event | None = None
     nth: int = 1
+    after: float = 0.0  # seconds
 
     def __str__(self) -> str:
-        if not isinstance(self.at, str):
-            return seconds(self.at)
-        return self.at if self.nth == 1 else f"{self.at}:{self.nth}"
+        if self.event is None:
+            return seconds(self.after)
+        nth = "" if self.nth == 1 else f":{self.nth}"
+        return f"{self.event}{nth}" + (f"+{seconds(self.after)}" if self.after else "")
 
 
 @dataclass(frozen=True)

@@ -119,12 +119,28 @@ def describe(report: Report) -> str:
     lines += [f"  {_time(deed['at'])} {_injection(deed)}" for deed in report["injected"]]
     if report["noticed"]:
         lines.append("noticed:")
-        lines += [f"  {_time(seen['at'])} {_notice(seen)}" for seen in report["noticed"]]
+        lines += [f"  {_time(seen['at'])} {_notice(seen)}" for seen in _together(report["noticed"])]
     if report["messages"]:
         counts = ", ".join(f"{n:,} {what}" for what, n in sorted(report["messages"].items()))
         lines.append(f"messages of the nodes that ended in order: {counts}")
     lines += _rates(report["work"])
     return "\n".join(lines)
+
+
+def _together(noticed: Sequence[Report]) -> list[Report]:
+    """What was noticed, with views that several nodes have alike as one, at the time of the first."""
+    found: list[Report] = []
+    alike: dict[tuple[int, int], Report] = {}
+    for seen in noticed:
+        if seen["what"] == "view":
+            key = (seen["epoch"], seen["map"])
+            if key in alike:
+                alike[key]["by"] += f", {seen['by']}"
+                alike[key]["until"] = seen["at"]
+                continue
+            seen = alike[key] = {**seen, "until": seen["at"]}
+        found.append(seen)
+    return found
 
 
 def _time(at: float) -> str:
@@ -146,7 +162,10 @@ def _notice(seen: Report) -> str:
         "started": lambda: f"{node} is started again",
         "died": lambda: f"{node} is dead: it {seen['why']}",
         "joined": lambda: f"{node} is in the cluster, in a new life",
-        "view": lambda: f"epoch {seen['epoch']}, slot map {seen['map']}{_dead(seen['dead'])}",
+        "view": lambda: (
+            f"epoch {seen['epoch']}, slot map {seen['map']}{_dead(seen['dead'])}; "
+            f"the last knew it {seen['until'] - seen['at']:.2f} s later"
+        ),
     }[seen["what"]]()
     return f"{seen['by']}: {told}{after}"
 

@@ -56,6 +56,14 @@ def test_the_nth_event_counts_and_is_acted_on_once() -> None:
     assert not director.awaits_event
 
 
+def test_some_time_after_an_event_is_a_moment_too() -> None:
+    director = direct("kill worker:1@barrier+2s")
+    director.happened("barrier", 1.0)
+
+    assert director.due(2.9, ALL) == []
+    assert [deed.node for deed in director.due(3.0, ALL)] == [WORKER]
+
+
 @given(st.integers(0, 2**63 - 1))
 def test_a_seed_hits_the_same_nodes_whatever_else_the_plan_has(seed: int) -> None:
     def hit(text: str) -> NodeName | None:

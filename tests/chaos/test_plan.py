@@ -26,7 +26,9 @@ from van.errors import ConfigError
 TIMES = st.floats(0, 1e6, allow_nan=False) | st.integers(0, 10_000).map(lambda ms: ms / 1000)
 WHO = st.builds(Who, st.sampled_from([Role.SERVER, Role.WORKER]), st.none() | st.integers(0, 99))
 ANYBODY = WHO | st.just(Who(Role.SCHEDULER))
-MOMENTS = st.builds(Moment, TIMES) | st.builds(Moment, st.sampled_from(EVENTS), st.integers(1, 9))
+MOMENTS = st.builds(Moment, after=TIMES) | st.builds(
+    Moment, st.sampled_from(EVENTS), st.integers(1, 9), TIMES
+)
 STARTS = st.one_of(st.tuples(st.none(), st.none()), st.tuples(TIMES, st.none() | TIMES))
 
 
@@ -80,8 +82,8 @@ def test_the_plan_of_the_docs() -> None:
     plan = parse_plan(text)
 
     assert plan.clauses == (
-        ProcessFault("kill", Who(Role.SERVER), Moment(20.0)),
-        ProcessFault("stop", Who(Role.WORKER), Moment(30.0), 10.0),
+        ProcessFault("kill", Who(Role.SERVER), Moment(after=20.0)),
+        ProcessFault("stop", Who(Role.WORKER), Moment(after=30.0), 10.0),
         MessageFault("drop", 2.0),
         Partition(Who(Role.SERVER, 1), Who(Role.WORKER, 0), 40.0, 5.0),
     )
