@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.postoffice.test_survival import MemoryJournal
 
 from kv.optimizers import SGD
 from kv.placement_app import PlacementApp
@@ -27,6 +26,7 @@ from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from postoffice.resending import Resend
 from postoffice.shape import ClusterShape
+from tests.postoffice.test_survival import MemoryJournal
 from van.codec import Buffer
 from van.errors import PsliteError
 from van.faults import FaultPlan, Faults
@@ -230,8 +230,11 @@ class Cluster:
 
     def _wait_until_copied(self) -> None:
         def is_copied() -> bool:
-            desk = None if self.app is None else self.app.desk
-            return desk is not None and desk.version > 0 and bool((desk.backup != 0xFFFF).all())
+            if self.app is None or self.app.desk.version == 0 or not self.app.desk.is_settled:
+                return False
+            newest = self.app.office.view.map_version
+            known = {self._servers[rank].map_version for rank in self.app.desk.alive}
+            return bool((self.app.desk.backup != 0xFFFF).all()) and known == {newest}
 
         self.network.wait(is_copied, None)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tests.chaos.cluster import MOMENTS, PUSHES, Cluster, Setting, spell
 
 from postoffice.errors import ClusterStartError, ClusterStoppedError, FencedNodeError
 from postoffice.failure import FailurePolicy
 from postoffice.node import SCHEDULER_ID, Role, node_id
+from tests.chaos.cluster import MOMENTS, PUSHES, Cluster, Setting, spell
 from van.faults import Faults
 
 Act = Callable[[Cluster], None]
