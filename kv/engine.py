@@ -74,6 +74,7 @@ class Engine:
         self.numbers: dict[str, int] = {}
         self.lock = threading.Lock()
         self.log: EngineLog | None = None  # hears of changes, where copies of tables are kept
+        self._mine: NDArray[np.bool_] | None = None
         self._defining = threading.Lock()
 
     # -- tables -----------------------------------------------------------------------------
@@ -113,6 +114,8 @@ class Engine:
             number = len(self.tables)
             self.tables.append(table)
             self.numbers[spec.name] = number
+            if self._mine is not None:
+                table.own(self._mine)
             if self.log is not None:
                 self.log.defined(table)
         return number
@@ -414,6 +417,8 @@ class Engine:
 
     def own(self, mine: NDArray[np.bool_]) -> None:
         """Own the rows of these slots, bool (1024,), and no others."""
+        with self.lock:
+            self._mine = mine
         for found in list(self.tables):
             found.own(mine)
 

@@ -21,12 +21,12 @@ from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
 from kv.dense import BlockShare, share_of
 from kv.engine_log import Cause
-from kv.errors import KeyListError, ValueShapeError
-from kv.executor import Turns
+from kv.errors import KeyListError
+from kv.executor import Turns, run_through
 from kv.keylist import as_values
 from kv.placement import slot_of
 from kv.spec import TableSpec
-from kv.store.blocks import Blocks
+from kv.store.blocks import Blocks, Places
 from kv.store.parts import Cut, Parts, Piece
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
@@ -311,7 +311,9 @@ class KeyedTable(Table):
 
 
 class BlockTable(Table):
-    """A dense table. Its keys are the numbers of its blocks here, and always all of them."""
+    """A dense table. Its keys are the numbers of its blocks here: all of them, which then need not
+    be named, or with a request that was cut anew some.
+    """
 
     is_dense = True
     store: Blocks
@@ -325,25 +327,27 @@ class BlockTable(Table):
         return int(np.prod(self.store.shape)) // SEQUENTIAL
 
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
-        self._refuse(keys)
+        if keys is not None and self._places(keys) is not None:
+            return keys, checked_values(values, keys, self.spec, what)
         if np.shape(values) != self.store.shape:
             as_values(values, self.store.shape, self.spec.name, what)
         return self.store.numbers, checked_values(values, self.store.numbers, self.spec, what)
 
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
-        self._refuse(keys)
-        return self.store.pull(empty(self.store.shape, np.float32))
+        places = self._places(keys)
+        values = self.store.pull(empty(self.store.shape, np.float32))
+        return values if places is None else values[places]
         yield
 
     def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
-        self._refuse(keys)
-        return self.store.pull(empty(self.store.shape, np.float32))
+        return run_through(self.pulling(keys, create, empty))
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
         with self.store.lock:
             (due,), clocks = note()
             for step in due:
-                self.store.push(step.grads, step.clock, self._cause(step))
+                places = self._places(step.keys)
+                self.store.push(step.grads, step.clock, places, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -352,19 +356,15 @@ class BlockTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         with self.store.lock:
-            if update.keys.size == self.store.numbers.size:
-                self.store.push(update.grads, update.clock, self._cause(update))
-            elif update.keys.size:  # a round of blocks that have come from another server
-                self.store.push_some(
-                    update.keys, update.grads, update.clock, self._cause(update)
-                )
+            places = self._places(update.keys)
+            self.store.push(update.grads, update.clock, places, self._cause(update))
         yield
 
     def release(self, claim: Claim) -> None:
         return
 
     def assigning(self, keys: Keys, values: Values) -> Turns[None]:
-        self.store.assign(values)
+        self.store.assign(values, self._places(keys))
         yield
 
     def deleting(self, keys: Keys) -> Turns[int]:
@@ -383,9 +383,12 @@ class BlockTable(Table):
     def own(self, mine: Slots) -> None:
         self.store.own(share_of(self.spec, lambda keys: mine[slot_of(keys)]))
 
-    def _refuse(self, keys: Keys | None) -> None:
-        if keys is not None and keys is not self.store.numbers:
-            raise ValueShapeError(self.spec.name, "it is dense: its values come without keys")
+    def _places(self, keys: Keys | None) -> Places:
+        """Which blocks are meant; None: all."""
+        if keys is None or keys is self.store.numbers:
+            return None
+        keys = checked_keys(keys, self.spec)
+        return self.store.places(keys)
 
 
 def together(parts: Sequence[StoreStats]) -> dict[str, Any]:

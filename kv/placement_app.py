@@ -1,5 +1,6 @@
-"""The scheduler's end of the placement of slots: tells `PlacementDesk` what happens, and others what
-it decides.
+"""The scheduler's end of the placement of slots.
+
+Tells `PlacementDesk` what happens, and others what it decides.
 
     app = PlacementApp(office, replicas=1)      # before office.listen()
 
@@ -141,9 +142,10 @@ class PlacementApp(SchedulerApp):
     def _receive(self, message: Message) -> None:
         meta = message.meta
         role, rank = role_and_rank(meta.sender)
-        if role is Role.SERVER and meta.cmd == Said.DONE:
-            if self.desk.done(int(meta.body["order"]), rank, meta.incarnation):
-                self._tell()
+        if role is not Role.SERVER or meta.cmd != Said.DONE:
+            raise KVError("only servers say what is done about slots")
+        if self.desk.done(int(meta.body["order"]), rank, meta.incarnation):
+            self._tell()
 
     def _tell(self) -> None:
         """Publish the map, if it is another, and give the orders."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
-from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
+from kv.cutting import PIECE, SHARED_PIECE, Cut, apart, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
@@ -71,6 +71,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             `auto`, to servers on other hosts.
         piece: bytes of rows above which a request to one server is cut; None: as is quickest on
             the way to that server.
+        may_move: other servers may come to own rows at any time, as where they have copies.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -85,13 +86,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         piece: int | None = None,
+        may_move: bool = False,
     ) -> None:
         self.office = office
         self._mode, self._seed = mode, seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
-        self._leases = RemoteLeases(office)
-        self._steps = 0
+        self._steps, self._may_move = 0, may_move
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
@@ -334,6 +335,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
+        if writes and len(cuts) > 1 and (self._may_move or self.slots.version):
+            pieces = apart(pieces)
         if writes:
             pack(writes, pieces, lines.empty)
         asking = Asking(
@@ -358,13 +361,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _servers(self) -> list[int]:
         """Node ids of the servers that live."""
-        nodes = self.office.nodes
-        return [server for server in self.lines().servers if server in nodes]
+        nodes, gone = self.office.nodes, self.office.view.gone
+        return [s for s in self.lines().servers if s in nodes and s not in gone]
 
     def _piece_to(self, server: int) -> int:
         """Bytes of rows in a piece to the server of that rank."""
         if self._piece is not None:
             return self._piece
+        if self.slots.has_backups:  # what a server applies of a piece it applies under one lock
+            return PIECE
         is_shared = self.office.van.shares_memory(self.lines().servers[server])
         return SHARED_PIECE if is_shared else PIECE
 
@@ -480,6 +485,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._has_rounds:
             # A push that is under way, or must be sent again, belongs before the step's end.
+            if self._may_move or self.office.view.map_version:
+                # Another server may become the owner of a push's rows. It would not know that the
+                # push is to come, so it must be there before any server hears of the step's end.
+                self.office.wait(
+                    lambda: not self._pushes_under_way(), what=lambda: "the pushes of a step"
+                )
             before = self._pushes_under_way()
             flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
             self._tell(Command.STEP, flags, self._servers(), body=body, before=before)

@@ -25,6 +25,9 @@ number (`kv.dense`).
 A large request may be cut into several, with timestamps of their own and disjoint keys. `rest` in
 the body of a push says that its first table is carried on from another, and so no further step.
 
+A piece that was cut anew about a dense table has `blocks` in its body, and the numbers of the
+blocks, uint64 and increasing, where a sparse table has keys.
+
 `after` in the body of a STEP names, as [timestamp, piece], the pushes to this server that had no
 answer when it was made: they belong before it, though it may overtake them.
 

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.delivery.desk import Desk, leave_pull
-from kv.engine import Engine, Write
-from kv.engine_table import Table, Values
+from kv.at_once import Answers, AtOnce, Ranks
+from kv.delivery.desk import Desk
+from kv.engine import Engine
+from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
@@ -34,9 +34,17 @@ from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
+from kv.table_messages import (
+    clocks_of,
+    counted,
+    is_whole,
+    leave_pull,
+    next_array,
+    no_more,
+    writes_of,
+)
 from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
-from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
@@ -47,13 +55,11 @@ log = logging.getLogger(__name__)
 
 SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
 LONG = 1 << 62
-POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 SETTLING = "rounds"  # the lane of what closes rounds
 
 Answering = Turns[Message | None]
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
 _VALUED = frozenset(map(int, WITH_VALUES))
-_NO_BODY: dict[str, Any] = {}
 
 
 class TableServer:
@@ -110,7 +116,6 @@ class TableServer:
         self.follows_map = True
         self.keep_answer: Callable[[Message, Message], bool] | None = None
         self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
-        self._ranks: dict[int, int] = {}  # of worker nodes
         self._held: list[Message] = []
         self._holding = threading.Lock()
         self._van_thread = 0
@@ -128,11 +133,9 @@ class TableServer:
             Command.SET_LR: self._set_lr,
             Command.STATS: self._stats,
         }
-        self._at_once: dict[int, Callable[[Message, int, Table, int], Message | None]] = {
-            Command.PULL: self._pull_at_once,
-            Command.PUSH: self._push_at_once,
-            Command.PUSH_PULL: self._push_pull_at_once,
-        }
+        self._ranks = Ranks()
+        self._answers = Answers(office, self._buffers)
+        self._at_once = AtOnce(self.engine, self.desk, self._ranks, self._answers).commands
         Customer(TABLES_APP, 0, office, self._receive)
         office.on_view.append(self._see)
         office.queries.offer("tables", self._facts)
@@ -195,7 +198,8 @@ class TableServer:
                 stream.in_hand.add((meta.timestamp, meta.piece))
                 self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
-            self._send(message, self._error(message, error))
+            self.desk.let_go(meta)
+            self._give(self._error(message, error), message)
 
     def _is_answered_at_once(self, message: Message) -> bool:
         """Answer a short pull or push of one sparse table, if nothing is in its way.
@@ -341,16 +345,6 @@ class TableServer:
         ((number, _, _),) = self._of(meta)
         return number
 
-    def _rank(self, meta: Meta) -> int:
-        """The rank of the worker that asks."""
-        rank = self._ranks.get(meta.sender)
-        if rank is None:
-            role, rank = role_and_rank(meta.sender)
-            if role is not Role.WORKER:
-                raise KVError(f"only workers push and pull tables, not a {role}")
-            self._ranks[meta.sender] = rank
-        return rank
-
     # -- commands ---------------------------------------------------------------------------
 
     def _define(self, message: Message) -> Answering:
@@ -385,74 +379,18 @@ class TableServer:
         create = bool(meta.body["create"])
         arrays = iter(message.arrays)
         values: list[NDArray[Any]] = []
-        empty = partial(self._empty, meta.sender)
+        empty = self._answers.empty_for(meta.sender)
         for _, table, _ in tables:
-            keys = None if table.is_dense else _next(arrays)
+            keys = None if is_whole(meta, table) else next_array(arrays)
             if keys is not None and meta.key_list:
                 table.remember(keys)
             values.append((yield from table.pulling(keys, create, empty)))
-        _end(arrays)
-        return Message(answer_to(meta, clocks=_clocks(tables)), values)
-
-    def _pull_at_once(
-        self, message: Message, number: int, table: Table, step: int
-    ) -> Message | None:
-        """The answer to a pull of one sparse table; None where it has to wait or to take turns."""
-        meta = message.meta
-        rank = self._rank(meta)
-        self.engine.progress.check_rank(rank)
-        if len(message.arrays) != 1 or not table.mode.may_pull(rank, step):
-            return None
-        (keys,) = message.arrays
-        if meta.key_list:
-            table.remember(keys)
-        values = table.pull_at_once(
-            keys, bool(meta.body["create"]), partial(self._empty, meta.sender)
-        )
-        if values is None:
-            return None
-        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)), [values])
-
-    def _push_at_once(
-        self, message: Message, number: int, table: Table, step: int
-    ) -> Message | None:
-        """The answer to a push to one sparse table; None where it has to take turns."""
-        meta, arrays = message.meta, message.arrays
-        if len(arrays) != 2:
-            return None
-        body = meta.body or _NO_BODY
-        clocks = self.engine.push_at_once(
-            self._rank(meta),
-            step,
-            (number, arrays[0], arrays[1]),
-            float(body.get("weight", 1.0)),
-            bool(body.get("rest", False)),
-            meta,
-        )
-        if clocks is None:
-            return None
-        self.desk.note_push(message)
-        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)))
-
-    def _push_pull_at_once(
-        self, message: Message, number: int, table: Table, step: int
-    ) -> Message | None:
-        """The answer to a push and a pull; where the pull has to wait, that alone is left of it."""
-        if self._push_at_once(message, number, table, step) is None:
-            return None
-        leave_pull(message, [False])
-        return self._pull_at_once(message, number, table, step)
-
-    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
-        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
-        if shape[0] * shape[1] < POOLED:
-            return np.empty(shape, kind)
-        made = self.office.van.empty(node, shape, kind)
-        return self._buffers.empty(shape, kind) if made.base is None else made
+        no_more(arrays)
+        return Message(answer_to(meta, clocks=clocks_of(tables)), values)
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
-        rank = self._rank(message.meta)
+        rank = self._ranks.of(message.meta)
         self.engine.progress.check_rank(rank)
         if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
             return False
@@ -467,7 +405,8 @@ class TableServer:
         with self._holding:
             held, self._held = self._held, []
         for message in held:
-            self._dispatch(message)
+            if self.desk.is_served(message):
+                self._dispatch(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta
@@ -477,25 +416,25 @@ class TableServer:
             raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
         body = meta.body or {}
         yield from self.engine.pushing(
-            self._rank(meta),
+            self._ranks.of(meta),
             clocks.pop() if clocks else 0,
-            self.desk.left_of(meta, _writes(message, tables)),
+            self.desk.left_of(meta, writes_of(message, tables)),
             float(body.get("weight", 1.0)),
             bool(body.get("rest", False)),
             meta,
         )
         self.desk.note_push(message)
-        return Message(answer_to(meta, clocks=_clocks(tables)))
+        return Message(answer_to(meta, clocks=clocks_of(tables)))
 
     def _push_pull(self, message: Message) -> Answering:
         yield from self._push(message)
-        leave_pull(message, [table.is_dense for _, table, _ in self._of(message.meta)])
+        leave_pull(message, self._of(message.meta))
         return (yield from self._pull(message))
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
         try:
-            yield from self.engine.stepping(self._rank(meta), int(meta.body["clock"]))
+            yield from self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
         finally:  # where a round failed, too, others go on
             self.answer_held()
         return Message(answer_to(meta))
@@ -503,13 +442,13 @@ class TableServer:
     def _finish(self, message: Message) -> Answering:
         self.lists.forget(message.meta.sender)
         try:
-            yield from self.engine.finishing(self._rank(message.meta))
+            yield from self.engine.finishing(self._ranks.of(message.meta))
         finally:
             self.answer_held()
         return Message(answer_to(message.meta))
 
     def _assign(self, message: Message) -> Answering:
-        writes = _writes(message, self._of(message.meta))
+        writes = writes_of(message, self._of(message.meta))
         for write in self.desk.left_of(message.meta, writes):
             yield from self.engine.assigning(*write)
         return Message(answer_to(message.meta))
@@ -517,10 +456,10 @@ class TableServer:
     def _delete(self, message: Message) -> Answering:
         (keys,) = message.arrays
         count = yield from self.engine.deleting(self._one(message.meta), keys)
-        return _counted(message.meta, count)
+        return counted(message.meta, count)
 
     def _size(self, message: Message) -> Answering:
-        return _counted(message.meta, self.engine.size(self._one(message.meta)))
+        return counted(message.meta, self.engine.size(self._one(message.meta)))
         yield
 
     def _scan(self, message: Message) -> Answering:
@@ -538,34 +477,3 @@ class TableServer:
     def _stats(self, message: Message) -> Answering:
         return Message(answer_to(message.meta, body=self.engine.stats(self._one(message.meta))))
         yield
-
-
-def _clocks(tables: Sequence[tuple[int, Table, int]]) -> tuple[tuple[int, int, tuple[()]], ...]:
-    """The tables' clocks, for an answer."""
-    return tuple((table.id, table.mode.clock, ()) for _, table, _ in tables)
-
-
-def _writes(message: Message, tables: Sequence[tuple[int, Table, int]]) -> list[Write]:
-    """Table, keys and values of each table of a push or assignment."""
-    arrays = iter(message.arrays)
-    writes: list[Write] = [
-        (number, None if table.is_dense else _next(arrays), _next(arrays))
-        for number, table, _ in tables
-    ]
-    _end(arrays)
-    return writes
-
-
-def _next(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
-    for array in arrays:
-        return array
-    raise KVError("a request has fewer arrays than its tables need")
-
-
-def _end(arrays: Iterator[NDArray[Any]]) -> None:
-    for _ in arrays:
-        raise KVError("a request has more arrays than its tables need")
-
-
-def _counted(meta: Meta, count: int) -> Message:
-    return Message(answer_to(meta, body={"count": count}))

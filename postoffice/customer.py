@@ -22,7 +22,7 @@ from postoffice.errors import DeadNodeError, PostofficeError, RequestTimeoutErro
 from postoffice.node import node_name
 from postoffice.resending import Place, Resend, Resending
 from postoffice.view import ClusterView
-from van.errors import PsliteError, VanError
+from van.errors import PsliteError, UnreachablePeerError, VanError
 from van.message import Kind, Message
 
 if TYPE_CHECKING:
@@ -215,7 +215,12 @@ class Customer:
             self.postoffice.send(message)
         except DeadNodeError:
             if request is None or meta.recipient not in self._dead:
-                raise  # else somebody may take over, or be asked in its place
+                raise
+            # It died while the request was made: ask who has taken over, or wait for somebody.
+            self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
+        except UnreachablePeerError:
+            if request is None or meta.recipient in self.postoffice.nodes:
+                raise  # else the map was quicker than the news of who has come: it is sent again
 
     @contextlib.contextmanager
     def sending(self, timestamp: int) -> Iterator[None]:
@@ -342,10 +347,20 @@ class Customer:
             self._fail_dead(now)
         for message in self.due(now):
             self.postoffice.counts["sent again"] += 1
+            if self._has_left(message):  # while the request was made; others have what it had
+                continue
             try:
                 self.postoffice.send(message)
             except (PostofficeError, VanError) as error:  # no room, or nobody there: later
                 log.debug("%r is not sent again now: %s", message, error)
+
+    def _has_left(self, message: Message) -> bool:
+        """Whether a message's recipient has left, and others were asked in its place."""
+        meta = message.meta
+        request = self._open.get(meta.timestamp)
+        if request is None or meta.recipient not in self.postoffice.view.gone:
+            return False
+        return self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
 
     def hurry(self, now: float) -> None:
         """Others live now than before: whatever has no answer is due."""
@@ -368,6 +383,8 @@ class Customer:
         if new.map_version > old.map_version:
             for node in self._dead:
                 self._leave(node)
+        for node in new.gone - old.gone:  # what it had others have, and it hears no more
+            self.excuse(node)
         self.hurry(now)
         self._fail_dead(now)
 
@@ -387,7 +404,7 @@ class Customer:
             requests = dict.fromkeys(self._open.values())
         for request in requests:
             for place in [place for place in list(request.waiting_for) if place[1] == node]:
-                if is_excused or not self._ask_others(request, place):
+                if not self._ask_others(request, place):
                     request.error = request.error or error
                     if is_excused or error is not None:
                         self._settle(request, place)

@@ -96,9 +96,6 @@ class SchedulerOffice(Postoffice):
             desk.resume(*memory.restore(desk.membership, barriers, now), now)
             for app in self.apps:
                 memory.restore_app(app)
-            for node in desk.membership.nodes.values():
-                if node.id != SCHEDULER_ID:
-                    self.van.connect(node.id, node.address)
             self._resumed = now
             log.warning("goes on with the cluster of %r", self._journal)
         books = Books(
@@ -106,6 +103,8 @@ class SchedulerOffice(Postoffice):
         )
         self._keeper = Keeper(self._journal, books, is_new=memory is None)
         self._see(desk.view())
+        if memory is not None:  # they may not know where this one is
+            self._send_replies(desk.tables())
 
     def _watch_return(self, now: float) -> bool:
         """Whether the former job's nodes have not spoken yet; if they never do, begin anew.

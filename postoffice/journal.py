@@ -1,9 +1,10 @@
 """A file from which a scheduler started again goes on: appended to, compacted, checksummed.
 
-A record is the length and the CRC-32 of its bytes, then the bytes. `append` returns when the
-operating system has them, so what was appended survives the death of the process at any moment; of
-a record that was being written then, the torn rest is cut off when the file is read. A compacted
-file takes the place of the former one by renaming it.
+A record is its length, the CRC-32 of that length, the CRC-32 of its bytes, and the bytes. `append`
+returns when the operating system has them, so what was appended survives the death of the process
+at any moment; of a record that was being written then, the torn rest is cut off when the file is
+read. Other damage is an error: what follows it may have been acted on. A compacted file takes the
+place of the former one by renaming it.
 
 What records mean is the business of `postoffice.books`.
 """
@@ -23,8 +24,7 @@ from postoffice.errors import JournalError
 log = logging.getLogger(__name__)
 
 _MAGIC = b"pslite scheduler journal 1\n"
-_FRAME = struct.Struct("<II")
-_MAX_RECORD = 256 << 20
+_FRAME = struct.Struct("<III")
 _COMPACT_FROM = 1 << 20  # bytes; and when twice as long as after the last compaction
 
 
@@ -100,20 +100,23 @@ class FileJournal:
     def _parse(self, content: bytes) -> tuple[list[bytes], int]:
         records, place = [], len(_MAGIC)
         while place + _FRAME.size <= len(content):
-            size, checksum = _FRAME.unpack_from(content, place)
+            size, size_checksum, checksum = _FRAME.unpack_from(content, place)
+            if size_checksum != _checksum_of(size):
+                raise self._damaged(place)
             end = place + _FRAME.size + size
             record = content[place + _FRAME.size : end]
             if len(record) < size:
-                break  # torn, or its length is damaged: nothing complete follows either way
-            if size > _MAX_RECORD or zlib.crc32(record) != checksum:
+                break
+            if zlib.crc32(record) != checksum:
                 if end < len(content):
-                    raise self._error(
-                        f"is damaged at byte {place}, and more follows; delete it to begin anew"
-                    )
+                    raise self._damaged(place)
                 break
             records.append(record)
             place = end
         return records, place
+
+    def _damaged(self, place: int) -> JournalError:
+        return self._error(f"is damaged at byte {place}; delete it to begin anew")
 
     def append(self, record: bytes) -> None:
         """Add a record; a failed one leaves the file as it was."""
@@ -171,7 +174,12 @@ class FileJournal:
 
 
 def _framed(record: bytes) -> bytes:
-    return _FRAME.pack(len(record), zlib.crc32(record)) + record
+    size = len(record)
+    return _FRAME.pack(size, _checksum_of(size), zlib.crc32(record)) + record
+
+
+def _checksum_of(size: int) -> int:
+    return zlib.crc32(size.to_bytes(4, "little"))
 
 
 def _write(fd: int, data: bytes, place: int) -> None:

@@ -251,12 +251,19 @@ class Postoffice(Exchange):
         view, body = ClusterView.unpack(meta.body), meta.body
         if self.nodes:
             if body["life"] == self.incarnation and view.epoch > self.epoch:
+                self._follow_scheduler(view.nodes[SCHEDULER_ID].address)
                 self._see(view)
         elif body["nonce"] == self.nonce:
             self.node_id, self.incarnation = int(body["you"]), int(body["life"])
             self.van.every(self.shape.heartbeat_interval, self._beat)
             self._see(view)
             log.info("%r has joined", self)
+
+    def _follow_scheduler(self, address: str) -> None:
+        """Another scheduler may have taken over, at another address."""
+        if address != self.nodes[SCHEDULER_ID].address:
+            log.warning("%s: the scheduler is at %s now", self.name, address)
+            self.van.connect(SCHEDULER_ID, address)
 
     def _take_map(self, meta: Meta) -> None:
         version, blob = unpack_map(meta.body["map"])

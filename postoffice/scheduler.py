@@ -219,14 +219,15 @@ class SchedulerDesk:
         return self.map_version
 
     def resume(self, map_version: int, map_blob: bytes, now: float) -> None:
-        """Go on from the books of a scheduler before this one; all count as heard at `now`.
-
-        Nodes get the new epoch with the answers to their heartbeats.
-        """
+        """Go on from the books of a scheduler before this one; all count as heard at `now`."""
         self.map_version, self.map_blob = map_version, map_blob
         self._phase_told, self._told = self.membership.phase, self.view()
         for node in self._living():
             self.liveness.heard(node, now)
+
+    def tables(self) -> list[Reply]:
+        """The view, for every node."""
+        return [self._table_for(self.membership.nodes[node]) for node in self._living()]
 
     def news(self, now: float) -> list[Reply]:
         """What all must hear since the last call: nodes, slot map, released barriers, the end."""
@@ -247,7 +248,7 @@ class SchedulerDesk:
             self._told = self.view()
         if membership.phase is Phase.RUNNING:
             if old.epoch != self._told.epoch:
-                replies += [self._table_for(membership.nodes[node]) for node in self._living()]
+                replies += self.tables()
             elif old.map_version != self._told.map_version:
                 replies += [("", self._map_for(node)) for node in self._living()]
         if has_changed:

@@ -395,35 +395,39 @@ def stats(
         click.echo(json.dumps(chosen, indent=2) if as_json else text)
 
 
-@main.command()
-@click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the accounts as JSON.")
-def audit(run_dir: Path, as_json: bool) -> None:
-    """Check that the job in the folder RUN counted every record of its data exactly once.
+@main.group()
+def ctl() -> None:
+    """Change a running job."""
 
-    Workers that read data by worker.shards(...), as pslite-ctr does, get it in pieces; what happens
-    to each piece stands in RUN/ledger.jsonl. A piece counts when its worker says that it is done;
-    what a worker that died had not done is given to another. Shown are, for each data set, the
-    records that count, pieces that were given again and how many of their records the model had
-    seen before (to within a step for each death), and the share of each worker.
 
-    Exit code 0: every record counts exactly once. 1: it does not; what is missing, or counted
-    twice, is told. A job that still runs is not complete. 2: there is no ledger to be read.
+@ctl.command()
+@RUN
+@SCHEDULER
+@TIMEOUT
+@VERBOSE
+@click.option("--servers", type=click.IntRange(1, 1024), required=True, help="How many to have.")
+@click.option("--within", default=600.0, show_default=True, help="Seconds to wait for the moves.")
+def scale(
+    run_dir: Path | None,
+    scheduler: str | None,
+    timeout: float,
+    verbose: int,
+    servers: int,
+    within: float,
+) -> None:
+    """Let a running job have another number of servers; it goes on meanwhile.
 
     \b
-    Examples:
-      pslite audit run
-      pslite audit run/night --json
+    Example:
+      pslite ctl scale --servers 3 --run run
     """
-    import json
+    from pslite import looking
+    from pslite.scaling import scale as scale_job
 
-    from pslite import audit as auditing
-
-    with clear_errors():
-        accounts = auditing.audit(run_dir)
-        found = json.dumps(auditing.as_json(accounts), indent=2)
-        click.echo(found if as_json else auditing.report(accounts))
-        leave(0 if auditing.balances(accounts) else 1)
+    with clear_errors(verbose):
+        address = looking.scheduler_of(run_dir, scheduler)
+        with looking.observing(address, timeout) as observer:
+            scale_job(observer, servers, within, click.echo)
 
 
 def leave(code: int) -> None:

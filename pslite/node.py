@@ -110,18 +110,13 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
 
-    van: Van = ZmqVan(settings.job.van, background=False)
-    chaos = chaos_of(settings)
-    if chaos is not None:
-        van = chaos.around(van)
     path = settings.job.cluster.journal
-    journal = FileJournal(path) if path else None
-    office = SchedulerOffice(van, shape_of(settings), journal=journal)
-    desk = LeaseDesk(office, settings.run_dir)
-    office.apps.append(desk)
+    office = SchedulerOffice(
+        ZmqVan(settings.job.van, background=False),
+        shape_of(settings),
+        journal=FileJournal(path) if path else None,
+    )
     PlacementApp(office, settings.job.cluster.replicas)
-    if chaos is not None:
-        chaos.watch(office)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Mask, Stream, Windows, no_mask
 from kv.engine import Write
-from kv.engine_table import Table
+from kv.errors import UnknownTableError
 from kv.placement import SlotMap, slot_of
-from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command, key_places
+from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
+from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
 from van.message import Kind, Message, Meta, answer_to
 
-Tables = Sequence[tuple[int, Table, int]]
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
@@ -62,7 +62,7 @@ class Desk:
         self._complete, self._send = complete, send
         self._gated: Mask | None = None
         self._early: list[tuple[Stream, Message]] = []
-        self._lock, self._noting = threading.Lock(), threading.Lock()
+        self._lock, self.noting = threading.Lock(), threading.Lock()
 
     # -- requests that come -------------------------------------------------------------------
 
@@ -111,7 +111,11 @@ class Desk:
         meta = message.meta
         if meta.cmd not in WITH_KEYS:
             return True
-        if any(table.is_dense for _, table, _ in self._tables_of(meta)):
+        try:
+            tables = self._tables_of(meta)
+        except UnknownTableError:  # a server that has just come and owns nothing yet
+            return False
+        if any(is_whole(meta, table) for _, table, _ in tables):
             return False  # which blocks are meant depends on the map
         here = self.slots.owner == self.rank
         if self._gated is not None:
@@ -136,7 +140,7 @@ class Desk:
                 return True
         if meta.cmd in _REPEATED:  # the push is done, what is left is the pull
             self._complete(message)
-            leave_pull(message, [table.is_dense for _, table, _ in self._tables_of(meta)])
+            leave_pull(message, self._tables_of(meta))
             return True
         self._send(Message(answer_to(meta)))
         return False
@@ -149,17 +153,23 @@ class Desk:
             return ~touched
         touched[self._slots_of(message)] = True
         for _, table, _ in self._tables_of(meta):
-            if table.is_dense:
+            if is_whole(meta, table):
                 touched[slot_of(table.store.keys)] = True  # type: ignore[union-attr]
         return touched
 
     def _slots_of(self, message: Message) -> NDArray[np.uint16]:
-        self._complete(message)
         meta = message.meta
-        is_dense = [table.is_dense for _, table, _ in self._tables_of(meta)]
-        places = key_places(is_dense, meta.cmd in WITH_VALUES)
-        lists = [message.arrays[place] for place in places if place < len(message.arrays)]
-        return slot_of(np.concatenate([keys.astype(np.uint64) for keys in lists] or [_NO_KEYS]))
+        if not meta.body or "blocks" not in meta.body:
+            self._complete(message)
+        tables = self._tables_of(meta)
+        places = name_places(meta, tables, meta.cmd in WITH_VALUES)
+        named = [table for _, table, _ in tables if not is_whole(meta, table)]
+        slots = [
+            row_slots(table, message.arrays[place])
+            for table, place in zip(named, places, strict=True)
+            if place < len(message.arrays)
+        ]
+        return np.concatenate([*slots, _NO_SLOTS])
 
     def left_of(self, meta: Meta, writes: list[Write]) -> list[Write]:
         """What of a push is still to be applied here, row by row."""
@@ -169,9 +179,11 @@ class Desk:
             return writes
         is_applied = self.windows.applied(entry)
         left: list[Write] = []
-        for number, keys, values in writes:
+        for (number, keys, values), (_, table, _) in zip(
+            writes, self._tables_of(meta), strict=True
+        ):
             if keys is not None:
-                rows = ~is_applied[slot_of(keys)]
+                rows = ~is_applied[row_slots(table, keys)]
                 keys, values = keys[rows], values[rows]
             left.append((number, keys, values))
         return left
@@ -179,12 +191,16 @@ class Desk:
     # -- what is done -------------------------------------------------------------------------
 
     def note_push(self, message: Message) -> None:
-        """A push has been applied. Any thread."""
+        """A push has been applied; other threads than the van's hold `noting`."""
         meta = message.meta
         stream = self.windows.find(meta)
-        if stream is not None:
-            with self._noting:
-                self.windows.record(stream, meta, self._extent(message))
+        if stream is None:
+            return
+        extent = self._extent(message)
+        if extent is None and meta.timestamp not in stream.entries:
+            stream.entries[meta.timestamp] = None
+        else:
+            self.windows.record(stream, meta, extent)
 
     def _extent(self, message: Message) -> Mask | None:
         """The slots for which a request speaks; None: all of this server's."""
@@ -208,6 +224,23 @@ class Desk:
             elif error[0] != NOT_DONE:
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
+
+    def is_served(self, message: Message) -> bool:
+        """Whether a request that was held is still for this server; else it hears so."""
+        meta = message.meta
+        if meta.map_version == self.map_version and self._gated is None:
+            return True
+        if self._is_here(message):
+            return True
+        self.let_go(meta)
+        self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
+        return False
+
+    def let_go(self, meta: Meta) -> None:
+        """Nobody works on a request: it could not be looked at."""
+        stream = self.windows.find(meta)
+        if stream is not None:
+            stream.in_hand.discard((meta.timestamp, meta.piece))
 
     # -- the end of a step, which closes rounds -----------------------------------------------
 
@@ -241,7 +274,7 @@ class Desk:
     def learn(self, slots: SlotMap) -> None:
         """Know a newer map; by the thread that drives the van, with no work on moved slots."""
         if slots.version > self.map_version:
-            with self._noting:  # or a push of the former map could count for all of the new one
+            with self.noting:  # or a push of the former map could count for all of the new one
                 self.windows.own(slots.owner == self.rank)
                 self.slots, self.map_version = slots, slots.version
 
@@ -250,16 +283,8 @@ class Desk:
         self._gated = slots if slots.any() else None
 
 
-def leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
-    """Make a pull of a push and pull whose push is done."""
-    places = key_places(is_dense, has_values=True)
-    message.arrays = [message.arrays[place] for place in places]
-    message.meta.cmd, message.meta.body = Command.PULL, _CREATING
-
-
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
     return all(stream.has_come(int(timestamp), int(piece)) for timestamp, piece in after)
 
 
-_CREATING = {"create": True}  # nobody changes it
-_NO_KEYS = np.empty(0, np.uint64)
+_NO_SLOTS = np.empty(0, np.uint16)

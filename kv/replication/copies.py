@@ -1,9 +1,8 @@
-"""What a server keeps of slots that another one serves, besides their rows, which lie in the tables.
+"""What a server keeps of slots that another one serves, besides their rows.
 
-Pushes that the other server holds for their rounds, and which pushes it has applied or holds: as the
-other server would know it, so that this one can take its place. When it does, `give_up` hands over
-what belongs to the slots; when slots are given away, `take_over` is the reverse. Rows do not move:
-whose they are is said by the slots that a table calls its own.
+Those lie in the tables, and whose they are is said by the slots that a table calls its own. Here
+are the pushes that the other server holds for their rounds, and which pushes it has applied or
+holds: as the other would know it, so that this server can take its place.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def within(table: Table, update: Update, slots: Slots) -> Update:
 
 
 def parted(table: Table, kept: Sequence[Kept], slots: Slots) -> tuple[list[Kept], list[Kept]]:
-    """Kept pushes in two: their keys in `slots`, and the rest; what has no keys stays in the rest."""
+    """Kept pushes in two: their keys in `slots`, and the rest, with those that have no keys."""
     inside: list[Kept] = []
     outside: list[Kept] = []
     for rank, step, update in kept:

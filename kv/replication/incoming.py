@@ -1,7 +1,7 @@
 """The copies that this server keeps of others' rows: records in, tables and windows changed.
 
-Rows lie in the tables beside this server's own; `Copies` has the rest. Turns, because records may be
-large; whoever runs them keeps those of one sender in order.
+Rows lie in the tables beside this server's own; `Copies` has the rest. Turns, because records may
+be large; whoever runs them keeps those of one sender in order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The copies that other servers keep of this one's rows: what they are sent, and who waits for it.
 
-Hears of each change from the engine and appends it to the log of every server that has copies of the
-slots it is about. Rows are sent as they are after the change, under the lock that the change was made
-under: so the order of a log is the order of the changes of each row, and sending a row again does
-no harm. Answers to who made the changes wait until the copies have them.
+Hears of each change from the engine and appends it to the log of every server that has copies of
+the slots it is about. Rows are sent as they are after the change, under the lock that the change
+was made under: so the order of a log is the order of the changes of each row, and sending a row
+again does no harm. Answers to who made the changes wait until the copies have them.
 
 Any thread. What is locked, in this order: a part of a table, the engine, the logs.
 """

@@ -111,6 +111,7 @@ class Replicator:
         receiver = self.receivers.of(meta.sender, meta.incarnation)
         if receiver is None:
             return
+        self._start_ticking()
         number, record = Record.unpack(meta.body, message.arrays)
         entries = receiver.take(number, record)
         self.office.reach(meta.sender)
@@ -297,7 +298,7 @@ class Replicator:
             yield from self.incoming.dropping(stale)
 
     def _switch(self, slots: SlotMap) -> None:
-        """Serve what `slots` gives this server, from now on. The van's thread, nothing under way."""
+        """Serve what `slots` gives this server from now on. The van's thread; nothing is begun."""
         rank, before = self.office.rank, self.mine
         for number, task in list(self.tasks.items()):
             if task.order.kind is OrderKind.GIVE:
@@ -377,10 +378,15 @@ class Replicator:
             self._is_ticking = True
             self.desk.rank = self.office.rank
             self.tables.keep_answer = self._keep
+            self.engine.own(self.mine)  # copies are not its own
             self.office.van.every(_TICK, self._tick)
 
     def _keep(self, message: Message, answer: Message) -> bool:
         """Answer a request when all copies have what it has changed. Any thread."""
+        meta = message.meta
+        stream = self.desk.windows.find(meta)
+        if stream is not None:  # a repeat hears that it is held, though the push is applied
+            stream.in_hand.add((meta.timestamp, meta.piece))
         self.out.after(lambda: self.tables.answer(message, answer))
         return True
 

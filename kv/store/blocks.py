@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kv.dense import BlockShare
 from kv.engine_log import Cause, RowLog
-from kv.errors import KeyListError
+from kv.errors import KeyListError, ValueShapeError
 from kv.executor import Turns
 from kv.fairlock import FairLock
 from kv.kernels.jit import frozen
@@ -29,6 +29,8 @@ from kv.store.stats import StoreStats
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 _NO_CAUSE = Cause()
+Places = NDArray[np.int64] | None
+"""Some of the blocks by their positions; None: all."""
 
 
 class Blocks:
@@ -94,23 +96,6 @@ class Blocks:
         with self.lock:
             return self.store.pull(self.keys, out=out, rows=self.rows)
 
-    def push(self, grads: Values, clock: int, cause: Cause = _NO_CAUSE) -> None:
-        """One optimiser step on all blocks; the caller holds the lock."""
-        self.store.push(self.keys, grads, clock, rows=self.rows)
-        if self.log is not None:
-            self.log.changed(self.store, self.share.keys, cause)
-
-    def push_some(
-        self, numbers: Keys, grads: Values, clock: int, cause: Cause = _NO_CAUSE
-    ) -> None:
-        """One optimiser step on the blocks of these numbers; the caller holds the lock."""
-        keys = self.keys_of(numbers)
-        order = np.argsort(keys)
-        keys = frozen(keys[order])
-        self.store.push(keys, frozen(grads[order]), clock)
-        if self.log is not None:
-            self.log.changed(self.store, keys, cause)
-
     def keys_of(self, numbers: Keys) -> Keys:
         """The keys of blocks, of this server or another."""
         layout = dense_keys(self.spec)
@@ -123,12 +108,46 @@ class Blocks:
         """Its only store, and the lock to hold around it."""
         return [(self.lock, self.store)]
 
-    def assign(self, values: Values) -> None:
-        """Set all blocks outright."""
+    def places(self, numbers: NDArray[np.uint64]) -> Places:
+        """Where some of the blocks here stand among all; None: they are all.
+
+        Args:
+            numbers: uint64, shape (n,), increasing: what names the blocks.
+        Raises:
+            ValueShapeError: some are not here.
+        """
+        if numbers is self.numbers:
+            return None
+        places = np.searchsorted(self.numbers, numbers)
+        is_here = places < self.numbers.size
+        is_here[is_here] = self.numbers[places[is_here]] == numbers[is_here]
+        if not is_here.all():
+            number = int(numbers[~is_here][0])
+            problem = f"it is dense: its values come without keys; no block {number} is here"
+            raise ValueShapeError(self.spec.name, problem)
+        return None if numbers.size == self.numbers.size else places
+
+    def push(
+        self, grads: Values, clock: int, places: Places = None, cause: Cause = _NO_CAUSE
+    ) -> None:
+        """One optimiser step on all blocks, or those at `places`; the caller holds the lock."""
+        if places is None:
+            self.store.push(self.keys, grads, clock, rows=self.rows)
+        else:
+            assert self.rows is not None
+            self.store.push(self.keys[places], grads, clock, rows=self.rows[places])
+        if self.log is not None:
+            self.log.changed(self.store, self._rising(places), cause)
+
+    def _rising(self, places: Places) -> Keys:
+        return self.share.keys if places is None else np.sort(self.keys[places])
+
+    def assign(self, values: Values, places: Places = None) -> None:
+        """Set all blocks outright, or those at `places`."""
         with self.lock:
-            self.store.assign(self.keys, values)
+            self.store.assign(self.keys if places is None else self.keys[places], values)
             if self.log is not None:
-                self.log.changed(self.store, self.share.keys, _NO_CAUSE)
+                self.log.changed(self.store, self._rising(places), _NO_CAUSE)
 
     # -- rows as they are stored ----------------------------------------------------------------
 

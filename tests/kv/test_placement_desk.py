@@ -1,7 +1,7 @@
 """Who owns and backs up what while servers come, die and go: whatever happens, in any order.
 
-The servers of the machine hold, for each slot, the number of the last write that they have. Who owns
-a slot writes; its backup, and whoever is being filled, get each write along.
+The servers of the machine hold, for each slot, the number of the last write that they have. Who
+owns a slot writes; its backup, and whoever is being filled, get each write along.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_without_replicas_nothing_is_ordered() -> None:
 @pytest.mark.parametrize("servers", [2, 3, 5, 8])
 def test_each_slot_gets_a_backup_elsewhere_in_few_orders(servers: int) -> None:
     desk = PlacementDesk(servers, 1)
-    desk.start({rank: 1 for rank in range(servers)})
+    desk.start(dict.fromkeys(range(servers), 1))
     first = len(desk.orders)
     settled(desk)
 

@@ -28,6 +28,14 @@ from van.message import Message, Meta, answer_to
 
 APP = 7
 SCHEDULER = "scheduler"
+
+
+def seeds(count: int, fast: int = 10) -> list[object]:
+    """`count` orders of events, of which the first `fast` are tried in every run."""
+    slow = pytest.mark.slow
+    return [s if s < fast else pytest.param(s, marks=slow) for s in range(count)]
+
+
 Program = Callable[[Postoffice], None]
 
 
@@ -221,7 +229,7 @@ def until(office: Postoffice, done: Callable[[ClusterView], bool]) -> None:
     assert office.wait(lambda: done(office.view), 300.0)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_a_killed_worker_is_noticed_in_time_and_the_others_go_on(seed: int) -> None:
     passed: list[int] = []
     noticed: list[float] = []
@@ -246,7 +254,7 @@ def test_a_killed_worker_is_noticed_in_time_and_the_others_go_on(seed: int) -> N
     assert cluster.ends["scheduler"] is None
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, 4))
 def test_by_default_a_death_ends_the_job_and_every_wait_names_it(seed: int) -> None:
     def waits(office: Postoffice) -> None:
         office.barrier(Group.WORKERS)
@@ -263,7 +271,7 @@ def test_by_default_a_death_ends_the_job_and_every_wait_names_it(seed: int) -> N
         assert "worker 1 was silent for 1" in str(cluster.ends[name])
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_a_worker_restarted_within_a_second_is_another_life_of_its_rank(seed: int) -> None:
     lives: list[tuple[int, int]] = []
     answers: list[int] = []
@@ -299,7 +307,7 @@ def test_a_worker_restarted_within_a_second_is_another_life_of_its_rank(seed: in
     assert cluster.network.now < 10.0  # nobody had to wait for a time-out
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 6))
 def test_a_node_that_was_cut_off_learns_that_it_is_fenced(seed: int) -> None:
     def lives(office: Postoffice) -> None:
         until(office, lambda view: 11 in view.dead)
@@ -328,7 +336,7 @@ def test_a_node_that_was_cut_off_learns_that_it_is_fenced(seed: int) -> None:
     assert cluster.ends["scheduler"] is None
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, 4))
 def test_a_server_tells_a_fenced_worker_that_still_reaches_it(seed: int) -> None:
     """The way to the scheduler stays cut, so only the server can say it."""
 
@@ -357,7 +365,7 @@ def test_a_server_tells_a_fenced_worker_that_still_reaches_it(seed: int) -> None
     assert "server 0 does not hear it" in str(error)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_control_messages_survive_loss_repeats_and_reordering(seed: int) -> None:
     passed: list[int] = []
 
@@ -373,7 +381,7 @@ def test_control_messages_survive_loss_repeats_and_reordering(seed: int) -> None
     assert cluster.ends == dict.fromkeys(cluster.ends)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 6))
 def test_a_dead_server_that_is_awaited_gets_its_seat_again(seed: int) -> None:
     seen: list[int] = []
 
@@ -425,7 +433,7 @@ def test_a_scheduler_that_never_returns_ends_every_wait() -> None:
         assert "the scheduler was silent for 6" in str(cluster.ends[name]), name
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 6))
 def test_a_new_slot_map_reaches_everybody_though_messages_are_lost(seed: int) -> None:
     maps: list[bytes] = []
 
@@ -484,7 +492,7 @@ def ask_server(office: Postoffice, customer: Customer) -> int:
     return answered
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_a_cluster_rides_through_the_death_of_its_scheduler(seed: int) -> None:
     """Killed at any moment, once or twice, and started again at the same address."""
     chance = random.Random(seed)
@@ -513,7 +521,7 @@ def test_a_cluster_rides_through_the_death_of_its_scheduler(seed: int) -> None:
     assert not cluster.app.seen.count(("died", 9))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 6))
 def test_who_dies_while_the_scheduler_is_away_is_missed_by_the_next_one(seed: int) -> None:
     def lives(office: Postoffice) -> None:
         until(office, lambda view: 11 in view.dead)
@@ -532,7 +540,7 @@ def test_who_dies_while_the_scheduler_is_away_is_missed_by_the_next_one(seed: in
     assert ("died", 11) in cluster.app.seen
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 6))
 def test_lives_grow_and_fences_stay_over_schedulers(seed: int) -> None:
     lives: list[int] = []
 
@@ -558,7 +566,7 @@ def test_lives_grow_and_fences_stay_over_schedulers(seed: int) -> None:
     assert cluster.ends == dict.fromkeys(cluster.ends)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 6))
 def test_without_a_journal_the_nodes_register_anew_by_heartbeat(seed: int) -> None:
     passed: list[int] = []
 

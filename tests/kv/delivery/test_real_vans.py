@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -83,8 +84,8 @@ def test_pushes_of_ones_add_up_over_real_sockets(transport: str) -> None:
     threads = [spawn("scheduler", scheduler)]
     for rank in range(2):
         threads += [
-            spawn(f"server {rank}", lambda rank=rank: server(rank)),
-            spawn(f"worker {rank}", lambda rank=rank: worker(rank)),
+            spawn(f"server {rank}", partial(server, rank)),
+            spawn(f"worker {rank}", partial(worker, rank)),
         ]
     for thread in threads:
         thread.join(LIMIT)

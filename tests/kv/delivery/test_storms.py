@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kv.remote_worker
+from kv.dense import share_of
+from kv.engine_table import BlockTable
 from kv.optimizers import SGD, Adam
 from kv.placement import SlotMap, slot_of
 from kv.remote_worker import RemoteWorker
 from kv.server import KVServer, KVServerDefaultHandle
+from kv.store.blocks import Blocks
 from kv.table_server import TableServer
 from kv.worker import KVWorker
 from postoffice.head import SchedulerOffice
@@ -78,9 +82,9 @@ class Job:
 
         network.spawn("scheduler", scheduler)
         for rank in range(servers):
-            network.spawn(f"server {rank}", lambda rank=rank: server(rank))
+            network.spawn(f"server {rank}", partial(server, rank))
         for rank in range(workers):
-            network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
+            network.spawn(f"worker {rank}", partial(worker, rank))
         network.run_all()
 
     def check_that_it_stormed(self) -> None:
@@ -175,6 +179,8 @@ def move(servers: list[TableServer], rng: np.random.Generator) -> SlotMap:
         leaving = (old.owner == rank) & (new.owner != rank)
         rows = []
         for number, table in enumerate(server.engine.tables):
+            if table.is_dense:
+                continue
             for keys, _ in list(table.items(1 << 16)):
                 keys = keys[leaving[slot_of(keys)]]
                 rows.append((number, keys, server.engine.pull(number, keys)))
@@ -189,33 +195,55 @@ def move(servers: list[TableServer], rng: np.random.Generator) -> SlotMap:
             for number, keys, values in rows:
                 mine = come[slot_of(keys)]
                 server.engine.assign(number, keys[mine], values[mine])
+    move_blocks(by_rank)
     return new
 
 
-@pytest.mark.parametrize("seed", range(4))
+def move_blocks(servers: list[TableServer]) -> None:
+    """Give the blocks of dense tables to those who own them now."""
+    blocks = {}
+    for server in servers:
+        for number, table in enumerate(server.engine.tables):
+            if isinstance(table, BlockTable):
+                names = table.store.numbers.tolist()
+                for block, values in zip(names, server.engine.pull(number), strict=True):
+                    blocks[number, block] = values
+    for server in servers:
+        for number, table in enumerate(server.engine.tables):
+            if isinstance(table, BlockTable):
+                table.store = Blocks(table.spec, share_of(table.spec, server.engine.owner_filter))
+                names = table.store.numbers.tolist()
+                values = np.array([blocks[number, block] for block in names], np.float32)
+                table.store.assign(values.reshape(table.store.shape))
+
+
+@pytest.mark.parametrize("seed", range(2))
 def test_pushes_of_ones_add_up_while_slots_change_their_owners(seed: int) -> None:
     job, seen = Job(seed), []
 
     def program(worker: RemoteWorker) -> None:
         rng = np.random.default_rng([seed, worker.rank])
         table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        dense = worker.dense_table("d", [9 * 4096 + 5], optimizer=SGD(lr=1), initializer=None)
         worker.barrier("defined")
         for step in range(12):
             table.push(np.arange(40), np.ones((40, 1)))
+            dense.push(np.ones(dense.shape))
             if step % 3 == 1:
                 assert table.push_pull(np.arange(40), np.ones((40, 1))).max() <= -1
             if worker.rank == 0 and step in (4, 5, 9):
                 job.scheduler.set_map(move(job.servers, rng).to_bytes())
         worker.barrier("pushed")
-        seen.append(table.pull(np.arange(40)))
+        seen.append((table.pull(np.arange(40)), dense.pull()))
 
     job.run(3, 3, "async", program)
 
     job.check_that_it_stormed()
     assert all(worker.slots.version == 3 for worker in job.workers)
     assert len(seen) == 3
-    for rows in seen:
+    for rows, array in seen:
         np.testing.assert_array_equal(rows, -3 * 16)
+        np.testing.assert_array_equal(array, -3 * 12)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -290,8 +318,8 @@ def test_the_low_level_pushes_count_once(seed: int) -> None:
 
     network.spawn("scheduler", scheduler)
     for rank in range(2):
-        network.spawn(f"server {rank}", lambda rank=rank: server(rank))
-        network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
+        network.spawn(f"server {rank}", partial(server, rank))
+        network.spawn(f"worker {rank}", partial(worker, rank))
     network.run_all()
 
     assert plan.counts["dropped"] > 0

@@ -13,7 +13,6 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
-
 from van.faults import FaultPlan
 from van.loopback import LoopbackNetwork
 
@@ -44,7 +43,6 @@ class Replicated:
             servers=servers,
             workers=workers,
             scheduler="scheduler",
-            heartbeat_timeout=3.0,
             failures=FailurePolicy(on_server="restart"),
         )
         self.servers: dict[int, Replicator] = {}
@@ -92,7 +90,7 @@ class Replicated:
                 bind=f"w{rank}",
                 rank=rank,
             )
-            worker = RemoteWorker(office, self.mode, seed=4)
+            worker = RemoteWorker(office, self.mode, seed=4, may_move=self.replicas > 0)
             office.resend_with(Resend(timeout=0.5))
             office.start()
             program(worker)
@@ -119,11 +117,18 @@ class Replicated:
         def is_copied() -> bool:
             if self.app is None:
                 return False
+            if self.network.is_over("worker 0"):
+                return True
             desk = self.app.desk
             return desk.version > 0 and desk.is_settled and bool((desk.backup != 0xFFFF).all())
 
         self.wait(is_copied)
-        self.wait(lambda: {s.map_version for s in self.living()} == {self.newest_map()})
+        self.wait(
+            lambda: (
+                self.network.is_over("worker 0")
+                or {server.map_version for server in self.living()} == {self.newest_map()}
+            )
+        )
 
     def newest_map(self) -> int:
         assert self.app is not None
