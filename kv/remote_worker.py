@@ -92,6 +92,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._mode, self._seed = mode, seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
+        self._leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))

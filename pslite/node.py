@@ -16,8 +16,8 @@ from postoffice.head import SchedulerOffice
 from postoffice.journal import FileJournal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
-from pslite.chaos.network import Chaos
 from postoffice.resending import Resend
+from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
@@ -110,13 +110,18 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
 
+    van: Van = ZmqVan(settings.job.van, background=False)
+    chaos = chaos_of(settings)
+    if chaos is not None:
+        van = chaos.around(van)
     path = settings.job.cluster.journal
-    office = SchedulerOffice(
-        ZmqVan(settings.job.van, background=False),
-        shape_of(settings),
-        journal=FileJournal(path) if path else None,
-    )
+    journal = FileJournal(path) if path else None
+    office = SchedulerOffice(van, shape_of(settings), journal=journal)
+    desk = LeaseDesk(office, settings.run_dir)
+    office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas)
+    if chaos is not None:
+        chaos.watch(office)
     try:
         print(f"{LISTENING}{office.listen()}", flush=True)
         office.start()

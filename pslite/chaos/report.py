@@ -128,7 +128,7 @@ def describe(report: Report) -> str:
 
 
 def _together(noticed: Sequence[Report]) -> list[Report]:
-    """What was noticed, with views that several nodes have alike as one, at the time of the first."""
+    """What was noticed, with the views that nodes have alike as one, at the time of the first."""
     found: list[Report] = []
     alike: dict[tuple[int, int], Report] = {}
     for seen in noticed:

@@ -38,12 +38,15 @@ KEYS = np.arange(40, dtype=np.uint64)
 PUSHES = 8
 
 
+RETURNING = FailurePolicy(on_worker="restart", on_server="restart")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """What kind of cluster it is."""
 
     replicas: int = 0
-    policy: FailurePolicy = FailurePolicy(on_worker="restart", on_server="restart")
+    policy: FailurePolicy = RETURNING
 
 
 class GarblingNetwork(LoopbackNetwork):

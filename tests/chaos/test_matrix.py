@@ -24,6 +24,7 @@ SERVER_1, WORKER_0, WORKER_1 = (
     node_id(Role.WORKER, 0),
     node_id(Role.WORKER, 1),
 )
+PLAIN = Setting()
 COPIED = Setting(replicas=1)
 STOPPING = Setting(policy=FailurePolicy())
 GOING_ON = Setting(policy=FailurePolicy(on_worker="continue", on_server="restart"))
@@ -71,7 +72,7 @@ class Fault:
     act: Act
     after: float = 0.0
     undo: Act | None = None
-    setting: Setting = Setting()
+    setting: Setting = PLAIN
 
 
 CALM = spell(Faults())
