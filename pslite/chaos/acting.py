@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class ChaosActor:
         restart: Callable[[NodeName], None],
     ) -> None:
         self._config, self._folder = config, folder
+        self._began = time.time()
         self._director = Director(config.parsed, config.seed, counts)
         self._send, self._restart = send, restart
         self._chronicle = Chronicle(folder, "launcher")
@@ -132,7 +134,8 @@ class ChaosActor:
 
     def _ledger(self) -> tuple[dict[str, Any] | None, str]:
         """The accounts of the job's ledger, if it has one, and what to say of them."""
-        if not (self._folder / LEDGER).exists():
+        path = self._folder / LEDGER
+        if not path.exists() or path.stat().st_mtime < self._began:  # or an earlier job's
             return None, "no ledger: the job leased no training data"
         try:
             accounts = audit.audit(self._folder)
