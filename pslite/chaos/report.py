@@ -89,11 +89,11 @@ def _noticed(notes: Sequence[Note], injected: Sequence[Report]) -> list[Report]:
 def _work(notes: Sequence[Note], injected: Sequence[Report]) -> Report:
     samples = [(note["at"], note["work"]) for note in _all(notes, "work")]
     progress = progress_of(samples)
-    times = [deed["at"] for deed in injected if deed["act"] != "cont"]
+    # What is wrong from the start on belongs to the rate that others are measured by.
+    harms = [deed for deed in injected if deed["act"] != "cont" and deed["at"] > 0]
     gone = [note["at"] for note in _all(notes, "left") if note["node"].startswith("worker")]
     end = min([*gone, progress.times[-1] if progress.times else 0.0])
-    harms = [deed for deed in injected if deed["act"] != "cont"]
-    told = dents(progress, times, end)
+    told = dents(progress, [deed["at"] for deed in harms], end)
     return {
         "unit": progress.unit,
         "before": told[0].before if told else progress.rate(0.0, end),

@@ -104,7 +104,7 @@ def harmed(fault: Fault, moment: str, seed: int, mode: str = "async") -> Cluster
     return cluster
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 22))]
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -62,6 +62,13 @@ def test_the_rate_is_told_before_and_after_and_how_long_it_suffered() -> None:
     assert abs(dent["after"] - 100) < 5
 
 
+def test_a_fault_from_the_start_on_is_part_of_the_rate_before_the_others() -> None:
+    work = make_report(parse_plan(f"drop 2%, {KILL}"), 7, KILLED, 0)["work"]
+
+    assert [dent["clause"] for dent in work["dents"]] == [KILL]
+    assert abs(work["before"] - 100) < 5
+
+
 def test_messages_of_all_nodes_are_added_up() -> None:
     report = make_report(parse_plan(KILL), 7, KILLED, 0)
 
