@@ -68,7 +68,7 @@ class Dent:
     Attributes:
         before: ahead of the first fault; None where too little was seen.
         lowest: in the worst `WINDOW` after this one.
-        after: from its recovery on; None if there was none.
+        after: from its recovery on, or where there was none from the fault on.
         suffered: seconds from the fault until the rate was back; None if it never was.
     """
 
@@ -99,9 +99,17 @@ def _dent(progress: Progress, before: float | None, start: float, stop: float) -
     slow = next((i for i, rate in enumerate(rates) if rate < enough), None)
     if slow is None:
         return Dent(before, min(rates), progress.rate(start, stop), 0.0)
-    back = next((i for i, rate in enumerate(rates) if i > slow and rate >= enough), None)
+    # One good window may be chance: from there on it must be so on the whole, too.
+    back = next(
+        (
+            i
+            for i, rate in enumerate(rates)
+            if i > slow and rate >= enough and (progress.rate(starts[i], stop) or 0.0) >= enough
+        ),
+        None,
+    )
     if back is None:
-        return Dent(before, min(rates))
+        return Dent(before, min(rates), progress.rate(start, stop))
     return Dent(before, min(rates), progress.rate(starts[back], stop), starts[back] - start)
 
 

@@ -187,7 +187,9 @@ def _suffered(dent: Report, unit: str) -> str:
         return "the job ended, or the next fault came, too soon after it to tell"
     lowest = f"lowest {dent['lowest']:,.1f}"
     if dent["suffered"] is None:
-        return f"the rate did not return; {lowest}"
+        return (
+            f"the rate did not return; {lowest}, on the whole {dent['after']:,.1f} {unit} a second"
+        )
     after = f"{lowest}, then {dent['after']:,.1f} {unit} a second"
     if not dent["suffered"]:
         return f"the rate did not suffer; {after}"

@@ -58,8 +58,15 @@ def test_what_does_not_slow_down_has_not_suffered() -> None:
 def test_a_rate_that_stays_low_has_not_recovered() -> None:
     (dent,) = dents(progress_of(heartbeats(100, [(20, 99)], 60)), [20.0], 60.0)
 
-    assert (dent.suffered, dent.after) == (None, None)
+    assert dent.suffered is None
     assert dent.lowest == 0
+    assert dent.after == pytest.approx(0, abs=1)
+
+
+def test_one_good_moment_is_no_recovery() -> None:
+    progress = progress_of(heartbeats(100, [(20, 30), (33, 99)], 90))
+
+    assert dents(progress, [20.0], 90.0)[0].suffered is None
 
 
 def test_of_two_faults_each_has_its_own_dent() -> None:
