@@ -176,9 +176,15 @@ def node(verbose: int) -> None:
       DMLC_INTERFACE           network interface whose address it takes instead, such as eth0
       PSLITE_RANK              the rank it asks for; unset: any that is free
       PSLITE_VERBOSE           0, 1 (connections) or 2 (every message); else PS_VERBOSE
+      PSLITE_RUN               the job's run folder, for what nodes write there
     Settings, the same for every node:
       PSLITE_CONF              an ini file, such as conf/local.ini
       PSLITE_SET               lines section.key=value that override it
+      PS_HEARTBEAT_INTERVAL    seconds between a node's signs of life; 0: none
+      PS_HEARTBEAT_TIMEOUT     seconds without one after which a node is dead
+      PS_RESEND                0 or 1: whether what nobody answers is sent again
+      PS_RESEND_TIMEOUT        milliseconds until then
+      PS_DROP_MSG              percent of this node's messages to lose on purpose, for tests
     """
     from dataclasses import replace
 

@@ -65,9 +65,11 @@ def with_journal(job: JobConfig, run: Path | None) -> JobConfig:
     cluster = job.cluster
     if cluster.journal:  # programs may change their directory
         journal = Path(cluster.journal).resolve()
-    elif run is None or cluster.etcd:
-        return job
-    elif cluster.on_worker_failure == cluster.on_server_failure == "stop":
+    elif (
+        run is None
+        or cluster.etcd
+        or cluster.on_worker_failure == cluster.on_server_failure == "stop"
+    ):
         return job
     else:
         journal = run.resolve() / JOURNAL
