@@ -41,15 +41,18 @@ class PlacementApp(SchedulerApp):
     name = "placement"
 
     def __init__(self, office: SchedulerOffice, replicas: int = 0) -> None:
-        self.office = office
-        self.desk = PlacementDesk(max(1, office.shape.servers), replicas)
-        self._told = 0  # version of the desk's map that was published
-        self._has_started = False
-        self._released: set[int] = set()
+        self.office, self._replicas = office, replicas
+        self._begin()
         office.apps.append(self)
         Customer(PLACEMENT_APP, 0, office, self._receive)
         office.queries.offer(TOPIC, self._facts)
         office.queries.accept(SCALE, self._scale)
+
+    def _begin(self) -> None:
+        self.desk = PlacementDesk(max(1, self.office.shape.servers), self._replicas)
+        self._told = 0  # version of the desk's map that was published
+        self._has_started = False
+        self._released: set[int] = set()
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -179,5 +182,8 @@ class PlacementApp(SchedulerApp):
         return {"desk": self.desk.state(), "started": self._has_started}
 
     def restore(self, state: Any, notes: Sequence[Any]) -> None:
+        self._begin()
+        if state is None:  # of a job that lives no more: this one is new
+            return
         self.desk.restore(state["desk"])
         self._has_started, self._told = bool(state["started"]), self.desk.version

@@ -98,6 +98,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
+        office.statuses["work"] = lambda: [self._steps, self._customer.requests]
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()

@@ -129,6 +129,11 @@ class Customer:
         self._dead: dict[int, float] = {}  # nodes that others may take over from, until when
         postoffice.add_customer(self)
 
+    @property
+    def requests(self) -> int:
+        """How many requests this customer has made."""
+        return self._next
+
     def new_request(
         self,
         recipients: Sequence[int],

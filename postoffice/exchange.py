@@ -353,7 +353,7 @@ class Exchange:
                 self._receive_control(message)
             elif meta.control is Control.QUERY:
                 self._answer_query(meta)
-            elif not self._is_known(meta):
+            elif meta.sender != SCHEDULER_ID and not self._is_known(meta):
                 self._receive_stranger(message)
             else:
                 self._receive_control(message)

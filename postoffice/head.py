@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from postoffice.books import Books, Memory
@@ -167,6 +167,16 @@ class SchedulerOffice(Postoffice):
             "awaited": sorted(membership.awaited),
             "statuses": [list(pair) for pair in sorted(desk.statuses.items())],
         }
+
+    @property
+    def said(self) -> Mapping[int, Any]:
+        """What each node said of itself with its last heartbeat, see `Postoffice.statuses`."""
+        return self._open_desk.statuses
+
+    @property
+    def deaths(self) -> Mapping[int, str]:
+        """Why nodes are held to be dead, by id."""
+        return self._membership.deaths
 
     @property
     def _open_desk(self) -> SchedulerDesk:

@@ -25,6 +25,8 @@ class Liveness:
 
     def heard(self, node: int, now: float) -> None:
         """`node` has spoken."""
+        if self._listened is None:  # a pause may come before the first look
+            self._listened = now
         self._heard[node] = max(now, self._heard.get(node, now))
 
     def forget(self, node: int) -> None:

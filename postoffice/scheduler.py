@@ -82,7 +82,8 @@ class SchedulerDesk:
 
     def _register(self, meta: Meta, now: float) -> list[Reply]:
         known = self.membership.node_of(meta.reply_to, meta.incarnation)
-        if known is not None:
+        if known is not None:  # the node table was lost on its way, and the node lives
+            self.liveness.heard(known.id, now)
             return [self._table_for(known)]
         try:
             request = Registration(

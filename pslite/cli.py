@@ -71,6 +71,11 @@ def main() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for cluster.json; default: run, in the current folder.",
 )
+@click.option(
+    "--chaos",
+    metavar="PLAN",
+    help="What is to go wrong on purpose, such as 'kill server@20s, drop 2%'.",
+)
 @VERBOSE
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def local(
@@ -80,6 +85,7 @@ def local(
     overrides: tuple[str, ...],
     log_dir: Path | None,
     run_dir: Path | None,
+    chaos: str | None,
     verbose: int,
     command: tuple[str, ...],
 ) -> None:
@@ -93,11 +99,26 @@ def local(
     other commands find it; so a folder `run` appears where none is named by --run. Two jobs at the
     same time need a folder each.
 
+    With --chaos, or [chaos] plan in INI, things go wrong on purpose, and a report of it stands at
+    the end and in RUN/chaos.json: what was injected, what was noticed when and by whom, how long
+    the step rate suffered, whether the ledger balances (if not, the exit code is 1). Chance comes
+    from [chaos] seed. A plan is a list of:
+
+    \b
+      kill | stop | cont | restart ROLE[:RANK]@WHEN [for TIME]
+      drop | duplicate | delay | reorder N% [up to TIME] [between ROLE[:RANK] and ROLE[:RANK]]
+          [from TIME] [for TIME]
+      partition ROLE[:RANK] from ROLE[:RANK]@TIME [for TIME]
+    WHEN is a time after all nodes have met, or start, barrier, checkpoint, shutdown,
+    or the n-th such (barrier:3), or some time after it (barrier:3+2s).
+
     \b
     Examples:
       pslite local conf/local.ini -- python my_worker.py --epochs 3
       pslite local conf/local.ini --servers 2 --workers 4 --set param_sync.mode=sync \\
           --run run/night --log-dir logs -- python my_worker.py
+      pslite local conf/local.ini --workers 2 --set cluster.on_worker_failure=restart \\
+          --chaos "kill worker@20s, stop server@30s for 5s, drop 2%" -- python my_worker.py
     """
     from pslite.config import read_job
     from pslite.environ import current, verbosity
@@ -106,9 +127,11 @@ def local(
     with clear_errors(verbose):
         counts = {"servers": servers, "workers": workers}
         options = [f"cluster.{key}={n}" for key, n in counts.items() if n is not None]
-        job = read_job(ini, overrides)
-        if options:
-            job = read_job(ini, [*overrides, *options], origin="--set, --servers or --workers")
+        if chaos is not None:
+            options.append(f"chaos.plan={chaos}")
+        # All at once: one setting may be right only with another.
+        origin = "--set, --servers, --workers or --chaos" if options else "--set"
+        job = read_job(ini, [*overrides, *options], origin=origin)
         code = run_local(
             job,
             command,
@@ -153,9 +176,15 @@ def node(verbose: int) -> None:
       DMLC_INTERFACE           network interface whose address it takes instead, such as eth0
       PSLITE_RANK              the rank it asks for; unset: any that is free
       PSLITE_VERBOSE           0, 1 (connections) or 2 (every message); else PS_VERBOSE
+      PSLITE_RUN               the job's run folder, for what nodes write there
     Settings, the same for every node:
       PSLITE_CONF              an ini file, such as conf/local.ini
       PSLITE_SET               lines section.key=value that override it
+      PS_HEARTBEAT_INTERVAL    seconds between a node's signs of life; 0: none
+      PS_HEARTBEAT_TIMEOUT     seconds without one after which a node is dead
+      PS_RESEND                0 or 1: whether what nobody answers is sent again
+      PS_RESEND_TIMEOUT        milliseconds until then
+      PS_DROP_MSG              percent of this node's messages to lose on purpose, for tests
     """
     from dataclasses import replace
 

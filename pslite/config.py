@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from kv.checkpoint.config import CheckpointConfig
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
+from pslite.chaos.config import ChaosConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
 from pslite.values import format_value, nearest, parse_value
 from van.config import SecurityConfig, VanConfig
@@ -50,6 +51,7 @@ class JobConfig:
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    chaos: ChaosConfig = field(default_factory=ChaosConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:

@@ -10,6 +10,7 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     DMLC_INTERFACE                  the network interface whose address it takes
     PS_RESEND                       0 or 1: [van] resend
     PS_RESEND_TIMEOUT               milliseconds: [van] resend_timeout
+    PS_DROP_MSG                     percent of messages that are lost on purpose: [chaos] plan
     PS_HEARTBEAT_INTERVAL, PS_HEARTBEAT_TIMEOUT     seconds, whole or with a fraction; 0: off
     PSLITE_VERBOSE, PS_VERBOSE      0, 1: connections, 2: every message; the first wins
     PSLITE_CONF                     an ini file
@@ -29,6 +30,7 @@ from pathlib import Path
 from postoffice.config import ClusterConfig, join_address
 from postoffice.node import Role
 from pslite.addresses import address_of_interface, address_towards, is_loopback
+from pslite.chaos.config import ChaosConfig
 from pslite.config import JobConfig, read_job
 from pslite.ini import split_assignments
 from pslite.values import nearest
@@ -49,6 +51,7 @@ OURS = (
     "PSLITE_VERBOSE",
     "PS_RESEND",
     "PS_RESEND_TIMEOUT",
+    "PS_DROP_MSG",
     "PS_VERBOSE",
     "PSLITE_CONF",
     "PSLITE_SET",
@@ -126,7 +129,7 @@ def from_environ(
     return NodeSettings(
         role=role,
         rank=_rank(env, role, cluster),
-        job=replace(job, cluster=cluster, van=_van(env, job.van)),
+        job=replace(job, cluster=cluster, van=_van(env, job.van), chaos=_chaos(env, job.chaos)),
         verbose=verbosity(env),
         run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
     )
@@ -250,6 +253,15 @@ def _van(env: Mapping[str, str], van: VanConfig) -> VanConfig:
         resend=van.resend if resend is None else ("off", "on")[resend],
         resend_timeout=van.resend_timeout if timeout is None else timeout / 1000,
     )
+
+
+def _chaos(env: Mapping[str, str], chaos: ChaosConfig) -> ChaosConfig:
+    """The faults on purpose with ps-lite's variable about them."""
+    percent = _whole(env, "PS_DROP_MSG", 100)
+    if not percent:
+        return chaos
+    plan = [chaos.plan] if chaos.plan.strip() else []
+    return replace(chaos, plan=", ".join([*plan, f"drop {percent}%"]))
 
 
 def _host(

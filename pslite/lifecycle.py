@@ -113,6 +113,7 @@ class Lifecycle:
         self.lost: dict[NodeName, Failure] = {}
         self._tolerance = tolerance or Tolerance()
         self._due: dict[NodeName, float] = {}  # when nodes that failed are started again
+        self._returning: set[NodeName] = set()
         self._has_finished_worker = False
         self._finish_timeout, self._grace = finish_timeout, grace
         self._cause_timeout = cause_timeout
@@ -160,7 +161,16 @@ class Lifecycle:
         if self.phase is Phase.SEEKING and not self.alive:
             self._give_up_seeking(now)
 
+    def will_return(self, node: NodeName) -> None:
+        """Its next failure is meant to be, and it is started again, whatever the settings say."""
+        self._returning.add(node)
+
     def _failed(self, node: NodeName, failure: Failure, now: float) -> None:
+        if node in self._returning and self.phase is Phase.RUNNING:
+            self._returning.discard(node)
+            self.restarts[node] = self.restarts.get(node, 0) + 1
+            self._due[node] = now + self._tolerance.pause
+            return
         what = self._tolerance.of(node) if self.phase is Phase.RUNNING else "stop"
         if what == "restart":
             self._restart_later(node, failure, now)

@@ -21,6 +21,7 @@ import pslite
 from postoffice.config import join_address, split_address
 from postoffice.node import Role
 from pslite import environ, guard
+from pslite.chaos.acting import ChaosActor, signal_group
 from pslite.config import JobConfig
 from pslite.environ import NodeSettings
 from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, Tolerance, describe_status
@@ -29,6 +30,7 @@ from pslite.prepare import preparation
 from pslite.processes import Child, Family
 from pslite.rundir import RunDirectory
 from pslite.signals import SignalInbox
+from van.errors import ConfigError
 
 READY = re.compile(rb"^pslite: scheduler listening on tcp://(\S+)$", re.MULTILINE)
 TICK = 0.1  # seconds between looks at the clock while nothing happens
@@ -105,10 +107,23 @@ class LocalJob:
         self._screen = Screen(options.out, colour=options.colour)
         self._family = Family(self._show, self._env, options.log_dir)
         self._inbox = SignalInbox()
+        self._chaos = self._make_chaos()
         self._address: str | None = None  # where the scheduler listens
         self._met: JobConfig | None = None  # the job with that address
         self._phase_acted_on = Phase.STARTING
         self._tails: dict[NodeName, list[str]] = {}
+
+    def _make_chaos(self) -> ChaosActor | None:
+        if not self._job.chaos.plan:
+            return None
+        if self._run_dir is None:
+            problem = "faults on purpose are reported in the run folder, which --run names"
+            raise ConfigError(problem, section="chaos", key="plan")
+        cluster = self._job.cluster
+        counts = {Role.SCHEDULER: 1, Role.SERVER: cluster.servers, Role.WORKER: cluster.workers}
+        return ChaosActor(
+            self._job.chaos, self._run_dir.path, counts, self._signal, self._life.will_return
+        )
 
     def run(self) -> int:
         """Run the job to its end; the exit code for the shell."""
@@ -123,6 +138,9 @@ class LocalJob:
                     self._turn()
                 self._drain()
             code = self._report(time.monotonic() - begun)
+            if self._chaos is not None:
+                told, code = self._chaos.finish(code)
+                self._say(told)
         finally:
             self._screen.writer.close()
             self._note(state="ended", exit_code=code, nodes=[])
@@ -184,7 +202,8 @@ class LocalJob:
 
     def _turn(self) -> None:
         """Take what the nodes print, see who has ended, and do what follows from it."""
-        self._family.turn(TICK, is_reading=not self._screen.writer.is_full)
+        tick = self._chaos.turn_within(TICK, time.monotonic()) if self._chaos else TICK
+        self._family.turn(tick, is_reading=not self._screen.writer.is_full)
         now = time.monotonic()
         if self._screen.writer.is_broken and not self._life.is_stopping:
             failure = Failure(None, -signal.SIGPIPE, "nobody reads the output any more")
@@ -198,11 +217,17 @@ class LocalJob:
             is_consequence = any("ClusterStoppedError" in line for line in tail)
             self._life.exited(child.name, status, now, is_consequence=is_consequence)
             self._tell_of_failure(child.name, status)
+            if self._chaos is not None:
+                self._chaos.ended(child.name, describe_status(status))
         self._life.tick(now)
         for name in self._life.take_due(now):
             self._restart(name)
+        if self._chaos is not None and not self._life.is_stopping:
+            self._chaos.turn(now, self._life.alive)
         if self._life.is_stopping and self._life.phase is not self._phase_acted_on:
             self._phase_acted_on = self._life.phase
+            if self._chaos is not None:
+                self._chaos.release()
             is_kill = self._life.phase is Phase.KILLING
             self._family.signal(signal.SIGKILL if is_kill else signal.SIGTERM)
 
@@ -221,6 +246,13 @@ class LocalJob:
         is_worker = name.role == Role.WORKER
         command = self._command if is_worker else self._options.node_command
         self._start_node(Role(name.role), name.rank, self._met, command)
+        if self._chaos is not None:
+            self._chaos.started(name)
+
+    def _signal(self, name: NodeName, signum: int) -> None:
+        child = self._family.children.get(name)
+        if child is not None:
+            signal_group(child.process.pid, signum)
 
     def _show(self, child: Child, block: bytes) -> None:
         if child.name == SCHEDULER and self._address is None:

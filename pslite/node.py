@@ -19,6 +19,7 @@ from postoffice.journal import FileJournal, Journal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
 from pslite.lifecycle import CONSEQUENCE
@@ -26,6 +27,7 @@ from pslite.loader import load_function
 from pslite.vans import make_van
 from van.addresses import place_of
 from van.errors import ConfigError
+from van.van import Van
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +73,11 @@ def _scheduler_of(settings: NodeSettings) -> str:
 def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
-    van = make_van(settings, background=settings.role is Role.WORKER)
+    van: Van = make_van(settings, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
+    chaos = chaos_of(settings)
+    if chaos is not None:
+        van = chaos.around(van)
     place = join_address(cluster.advertised_host, 0)
     office = Postoffice(
         settings.role,
@@ -83,7 +88,15 @@ def make_office(settings: NodeSettings) -> Postoffice:
     )
     if settings.job.van.resend == "on":
         office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
+    if chaos is not None:
+        chaos.watch(office)
     return office
+
+
+def chaos_of(settings: NodeSettings) -> Chaos | None:
+    """The faults that this node is to meet, if any."""
+    config = settings.job.chaos
+    return Chaos(config, settings.run_dir, str(settings)) if config.plan else None
 
 
 def run_node(settings: NodeSettings) -> None:
@@ -110,17 +123,23 @@ def run_node(settings: NodeSettings) -> None:
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
 
-    office = SchedulerOffice(
-        make_van(settings, background=False), shape_of(settings), journal=_journal(settings)
-    )
+    van: Van = make_van(settings, background=False)
+    chaos = chaos_of(settings)
+    if chaos is not None:
+        van = chaos.around(van)
+    office = SchedulerOffice(van, shape_of(settings), journal=_journal(settings))
     desk = LeaseDesk(office, settings.run_dir)
     office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas)
+    if chaos is not None:
+        chaos.watch(office)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
         office.serve()
     finally:
+        if chaos is not None:
+            chaos.end()
         office.finalize()
         desk.close()
 

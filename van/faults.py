@@ -16,10 +16,11 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from van.errors import ConfigError, VanError
@@ -62,6 +63,18 @@ class Faults:
         """Each fault with probability `share`."""
         return cls(drop=share, duplicate=share, delay=share, reorder=share)
 
+    def __or__(self, other: Faults) -> Faults:
+        """What happens to messages that both concern: each fault as likely as in the worse."""
+        ours = {part.name: getattr(self, part.name) for part in fields(self)}
+        # The time of a fault that cannot happen does not count.
+        late = [each.delay_up_to for each in (self, other) if each.delay or each.duplicate]
+        overtaken = [each.reorder_within for each in (self, other) if each.reorder]
+        times = {
+            "delay_up_to": max(late, default=self.delay_up_to),
+            "reorder_within": max(overtaken, default=self.reorder_within),
+        }
+        return Faults(**{name: max(ours[name], getattr(other, name)) for name in ours} | times)
+
     @property
     def is_none(self) -> bool:
         """Whether nothing can happen."""
@@ -87,6 +100,33 @@ def both_ways(one: int, other: int, start: float = 0.0, stop: float = float("inf
     return [Cut(one, other, start, stop), Cut(other, one, start, stop)]
 
 
+@dataclass(frozen=True)
+class Spell:
+    """Faults between some nodes and some others, in both directions, for a while.
+
+    Args:
+        faults: what happens; None: everything is lost.
+        one, other: ids of nodes; None: all.
+        start, stop: seconds since the plan's start; by default also before that.
+    """
+
+    faults: Faults | None
+    one: Collection[int] | None = None
+    other: Collection[int] | None = None
+    start: float = float("-inf")
+    stop: float = float("inf")
+
+    def hits(self, link: Link, age: float) -> bool:
+        """Whether it concerns a message of `link` at `age`."""
+        if not self.start <= age < self.stop:
+            return False
+        return self._joins(*link) or self._joins(*reversed(link))
+
+    def _joins(self, source: int, target: int) -> bool:
+        is_one = self.one is None or source in self.one
+        return is_one and (self.other is None or target in self.other)
+
+
 @dataclass
 class FaultPlan:
     """Decides what becomes of each message. Any thread.
@@ -97,6 +137,7 @@ class FaultPlan:
         links: faults of single links or, with `ANY` as an end, of all of a node's in one direction.
             The most exact entry counts.
         cuts: links that are dead for a while; `cut` and `heal` change them later.
+        spells: what happens for a while, beside all that.
         hits: which messages it concerns, by their headers; None: all.
 
     Attributes:
@@ -107,17 +148,21 @@ class FaultPlan:
     everywhere: Faults = field(default_factory=Faults)
     links: Mapping[Link, Faults] = field(default_factory=dict)
     cuts: Iterable[Cut] = ()
+    spells: Iterable[Spell] = ()
     hits: Callable[[Meta], bool] | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.cuts = list(self.cuts)
+        self.cuts, self.spells = list(self.cuts), list(self.spells)
         self._chances: dict[Link, random.Random] = {}
         self._started: float | None = None
         self._lock = threading.Lock()
 
     def start(self, now: float) -> None:
-        """Count the times of cuts from `now`; else the first message does."""
+        """Count the times of cuts and spells from `now`; else the first message does.
+
+        With infinity they have not begun yet, until this is called again.
+        """
         self._started = now
 
     def cut(self, source: int, target: int) -> None:
@@ -152,10 +197,14 @@ class FaultPlan:
         with self._lock:
             if self._started is None:
                 self._started = now
-            if any(cut.hits(link, now - self._started) for cut in self.cuts):
+            age, faults = now - self._started, self.faults_of(link)
+            spells = [spell.faults for spell in self.spells if spell.hits(link, age)]
+            if None in spells or any(cut.hits(link, age) for cut in self.cuts):
                 self.counts["cut"] += 1
                 return []
-            return self._chance(link, self.faults_of(link))
+            for more in spells:
+                faults = faults if more is None else faults | more
+            return self._chance(link, faults)
 
     def _chance(self, link: Link, faults: Faults) -> list[float]:
         if faults.is_none:
@@ -212,9 +261,9 @@ class Delayed:
 
 
 def copy_of(message: Message) -> Message:
-    """The message as it is now: whoever sends it again may change the header meanwhile."""
+    """The message as it is now: whoever sent it may change header and arrays meanwhile."""
     meta = Meta(**{part.name: getattr(message.meta, part.name) for part in fields(Meta)})
-    return replace(message, meta=meta)
+    return replace(message, meta=meta, arrays=[np.array(array) for array in message.arrays])
 
 
 class FaultyVan:
@@ -276,10 +325,10 @@ class FaultyVan:
     address: str
     counts: Counter[str]
     now: Callable[[], float]
-    every: Callable[[float, Callable[[], None]], None]
     bind: Callable[[str], str]
     connect: Callable[[int, str], None]
     disconnect: Callable[[int], None]
+    every: Callable[[float, Callable[[], None]], None]
     has_room: Callable[[int], bool]
     shares_memory: Callable[[int], bool]
 
@@ -290,7 +339,8 @@ class FaultyVan:
         return self._van.wait(done, timeout)
 
     def send(self, message: Message) -> None:
-        for after in self.plan.fate(message.meta, self._van.now()):
+        # What comes later is copied first: whoever has the message may change it.
+        for after in sorted(self.plan.fate(message.meta, self._van.now()), reverse=True):
             if after:
                 self._later(after, self._van.send, copy_of(message))
             else:
@@ -298,7 +348,7 @@ class FaultyVan:
 
     def _receive(self, message: Message) -> None:
         # A late copy is handed on by this van's own thread, which a receiver must bear.
-        for after in self.plan.fate(message.meta, self._van.now()):
+        for after in sorted(self.plan.fate(message.meta, self._van.now()), reverse=True):
             if after:
                 self._later(after, self._take, copy_of(message))
             else:

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from van.codec import Buffer, decode, encode
 from van.config import VanConfig
-from van.errors import AddressError, VanError
+from van.errors import AddressError, CodecError, VanError
 from van.faults import Delayed, FaultPlan
 from van.message import Message
 from van.timers import NEVER, Timers
@@ -103,6 +103,7 @@ class LoopbackNetwork:
         self._vans: dict[str, LoopbackVan] = {}
         self._programs: list[_Program] = []
         self._current: _Program | None = None
+        self._frozen: set[str] = set()
         self._last_event = 0.0  # when something else than a timer or what it sent happened
         self._is_running = False
 
@@ -132,6 +133,16 @@ class LoopbackNetwork:
                     van.close()
                 self.log.append(f"{self.now:.3f} {name} killed")
 
+    def freeze(self, name: str) -> None:
+        """Let the programs called `name` stand still, as SIGSTOP would; what comes waits."""
+        self._frozen.add(name)
+        self.log.append(f"{self.now:.3f} {name} stands still")
+
+    def thaw(self, name: str) -> None:
+        """Let them go on."""
+        self._frozen.discard(name)
+        self.log.append(f"{self.now:.3f} {name} goes on")
+
     def is_over(self, name: str) -> bool:
         """Whether no program called `name` runs any more."""
         return all(program.ended for program in self._programs if program.name == name)
@@ -158,8 +169,9 @@ class LoopbackNetwork:
 
     def _step(self) -> None:
         able = [p for p in self._programs if not p.ended and self._can_go_on(p)]
-        links = [link for link, queue in self._links.items() if queue and link[1] in self._vans]
-        ticking = [van for van in self._vans.values() if van.timers.next_due <= self.now]
+        vans = self._moving_vans()
+        links = [link for link, queue in self._links.items() if queue and link[1] in vans]
+        ticking = [van for van in vans.values() if van.timers.next_due <= self.now]
         choices = len(able) + len(links) + len(ticking)
         if not choices:
             self._advance_time()
@@ -173,15 +185,26 @@ class LoopbackNetwork:
         else:
             ticking[pick - len(able) - len(links)].tick()
 
+    def _moving_vans(self) -> dict[str, LoopbackVan]:
+        """By address those whose programs do not stand still."""
+        if not self._frozen:
+            return self._vans
+        still = [van for p in self._programs if p.name in self._frozen for van in p.vans]
+        return {address: van for address, van in self._vans.items() if van not in still}
+
     def _can_go_on(self, program: _Program) -> bool:
+        if program.name in self._frozen:
+            return program.is_killed
         return program.is_killed or program.ready() or self._overdue(program)
 
     def _overdue(self, program: _Program) -> bool:
         return program.deadline is not None and self.now >= program.deadline
 
     def _advance_time(self) -> None:
-        deadlines = [p.deadline for p in self._programs if not p.ended and p.deadline is not None]
-        timers = [v.timers.next_due for v in self._vans.values() if v.timers.next_due < NEVER]
+        moving = [p for p in self._programs if not p.ended and p.name not in self._frozen]
+        deadlines = [p.deadline for p in moving if p.deadline is not None]
+        vans = self._moving_vans().values()
+        timers = [van.timers.next_due for van in vans if van.timers.next_due < NEVER]
         if self._delayed.next_due is not None:
             timers.append(self._delayed.next_due)
         if not deadlines and self.now - self._last_event < _LONGEST_IDLE:
@@ -202,9 +225,14 @@ class LoopbackNetwork:
         self._current = None
 
     def _deliver(self, link: tuple[str, str]) -> None:
-        message = decode(self._links[link].popleft(), self.config)
-        self.log.append(f"{self.now:.3f} {link[0]}>{link[1]} {message!r}")
         van = self._vans[link[1]]
+        try:
+            message = decode(self._links[link].popleft(), self.config)
+        except CodecError as error:
+            van.counts["malformed"] += 1
+            self.log.append(f"{self.now:.3f} {link[0]}>{link[1]} malformed: {error}")
+            return
+        self.log.append(f"{self.now:.3f} {link[0]}>{link[1]} {message!r}")
         van.counts["received"] += 1
         van.receiver(message)
 

@@ -199,6 +199,15 @@ def test_the_variables_of_ps_lite_about_resending_count() -> None:
         from_environ({**WORKER, "PS_RESEND_TIMEOUT": "0"})
 
 
+def test_messages_are_lost_on_purpose_as_in_ps_lite() -> None:
+    assert from_environ({**WORKER, "PS_DROP_MSG": "10"}).job.chaos.plan == "drop 10%"
+    with_plan = {**WORKER, "PSLITE_SET": "chaos.plan=kill server@20s", "PS_DROP_MSG": "5"}
+    assert from_environ(with_plan).job.chaos.plan == "kill server@20s, drop 5%"
+    assert from_environ({**WORKER, "PS_DROP_MSG": "0"}).job.chaos.plan == ""
+    with pytest.raises(ConfigError, match="PS_DROP_MSG"):
+        from_environ({**WORKER, "PS_DROP_MSG": "101"})
+
+
 def test_the_rank_is_the_one_asked_for() -> None:
     assert from_environ({**WORKER, "PSLITE_RANK": "3"}).rank == 3
 

@@ -341,3 +341,19 @@ def test_the_scheduler_is_not_spared(worker: str) -> None:
 
     assert life.failure is not None
     assert life.failure.node == SCHEDULER
+
+
+@pytest.mark.parametrize("node", [SCHEDULER, SERVER, WORKERS[0]])
+def test_a_node_that_is_killed_to_return_is_started_again_whatever_the_settings_say(
+    node: NodeName,
+) -> None:
+    life = running()
+
+    life.will_return(node)
+    life.exited(node, -signal.SIGKILL, now=1.0)
+
+    assert life.phase is Phase.RUNNING
+    assert life.take_due(now=2.0) == [node]
+    life.started(node)
+    life.exited(node, -signal.SIGKILL, now=3.0)  # and this time nobody meant it
+    assert life.failure is not None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from van.courier import ZmqVan, new_context
 from van.errors import ConfigError
-from van.faults import ANY, Cut, FaultPlan, Faults, FaultyVan, both_ways
+from van.faults import ANY, Cut, FaultPlan, Faults, FaultyVan, Spell, both_ways
 from van.loopback import LoopbackNetwork
 from van.message import Control, Message, Meta
 
@@ -126,6 +127,43 @@ def test_the_loopback_network_loses_repeats_and_reorders_by_its_plan() -> None:
     assert sent_over_loopback(None, 200) == list(range(200))
 
 
+def test_a_spell_concerns_its_links_in_both_directions_for_its_time() -> None:
+    spell = Spell(None, one={8, 10}, other={9}, start=5.0, stop=8.0)
+    plan = FaultPlan(spells=[spell])
+    plan.start(100.0)
+
+    def is_lost(source: int, target: int, now: float) -> bool:
+        return plan.fate(meta(source, target), now) == []
+
+    assert is_lost(9, 8, 105.0)
+    assert is_lost(8, 9, 105.0)
+    assert is_lost(10, 9, 107.9)
+    assert not is_lost(9, 8, 104.9)
+    assert not is_lost(9, 8, 108.0)
+    assert not is_lost(8, 10, 106.0)
+    assert not is_lost(9, 11, 106.0)
+
+
+def test_a_plan_that_has_not_begun_has_only_the_spells_without_a_start() -> None:
+    plan = FaultPlan(spells=[Spell(Faults(drop=1.0), start=0.0)])
+    plan.start(float("inf"))
+
+    assert plan.fate(meta(), 10.0) == [0.0]
+
+    plan.start(10.0)
+    assert plan.fate(meta(), 10.0) == []
+
+    always = FaultPlan(spells=[Spell(Faults(drop=1.0))])
+    always.start(float("inf"))
+    assert always.fate(meta(), 0.0) == []
+
+
+def test_of_faults_that_meet_the_worse_counts() -> None:
+    both = Faults(drop=0.1, delay=0.2, delay_up_to=3.0) | Faults(drop=0.3, reorder=0.1)
+
+    assert both == Faults(drop=0.3, delay=0.2, delay_up_to=3.0, reorder=0.1)
+
+
 @pytest.fixture
 def vans() -> Iterator[tuple[ZmqVan, ZmqVan]]:
     context = new_context()
@@ -174,4 +212,19 @@ def test_a_delayed_message_is_the_one_that_was_sent(vans: tuple[ZmqVan, ZmqVan])
 
     assert vans[1].wait(lambda: bool(got), LIMIT)
     assert got == [5]
+    sender.close()
+
+
+def test_a_delayed_array_is_the_one_that_was_sent(vans: tuple[ZmqVan, ZmqVan]) -> None:
+    sender = FaultyVan(vans[0], FaultPlan(1, Faults(delay=1.0, delay_up_to=0.01)))
+    got: list[float] = []
+    vans[1].receiver = lambda message: got.append(float(message.arrays[0][0]))
+    sender.connect(8, "inproc://b")
+    array = np.ones(1)
+
+    sender.send(Message(meta(), [array]))
+    array[:] = 2.0  # as who has the answer to an earlier copy may
+
+    assert vans[1].wait(lambda: bool(got), LIMIT)
+    assert got == [1.0]
     sender.close()

@@ -1,0 +1,197 @@
+"""Faults on purpose in jobs of real processes, and what the report says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.conftest import ChaosJob, Ended
+
+STEPS = 100
+
+# Each worker adds 1 to every row STEPS times; the pause stands for what else a step would do.
+ONES_AND_COPIES = """
+    import time
+    import numpy as np
+    import pslite
+
+    with pslite.connect() as worker:
+        table = worker.sparse_table("ones", 1, optimizer=pslite.SGD(lr=1.0), missing="zeros")
+        keys = np.arange(200)
+        worker.wait(table.push(keys, np.zeros((200, 1))))
+        worker.barrier("all are there")
+        while {COPIES} > 0 and sum(server["copies"] for server in table.stats()) < 200:
+            time.sleep(0.05)
+        worker.barrier("all have copies")
+        worker.barrier("ready")
+        for _ in range({STEPS}):
+            worker.wait(table.push(keys, np.full((200, 1), -1.0)))
+            worker.step()
+            time.sleep(0.01)
+        worker.barrier("all is pushed")
+        rows = table.pull(keys)
+        worker.barrier("all have looked")
+        print("rows", int(rows.min()), int(rows.max()))
+"""
+# Counts 4000 records, in pieces.
+RECORDS = """
+    import pslite
+
+    with pslite.connect() as worker:
+        table = worker.sparse_table("counts", 1, optimizer=pslite.SGD(lr=1.0), missing="zeros")
+        table.pull([1])
+        shards = worker.shards("numbers", 2000, epochs=2, unit=10)
+        if not shards.has_begun:
+            worker.barrier("all are there")
+        for piece in shards:
+            for start in range(piece.start, piece.stop, 10):
+                worker.wait(table.push([1], [[-10.0]]))
+                shards.seen(start + 10 - piece.start)
+                worker.step()
+        worker.barrier("all is read")
+"""
+ONES, COPIED_ONES = (
+    ONES_AND_COPIES.replace("{STEPS}", str(STEPS)).replace("{COPIES}", str(copies))
+    for copies in (0, 1)
+)
+COPIED = ("cluster.replicas=1", "cluster.on_server_failure=restart")
+
+
+def assert_nothing_is_missing(ended: Ended, workers: int = 2) -> None:
+    """Each worker has seen all ones, once."""
+    assert ended.code == 0
+    lines = [line for line in ended.out.splitlines() if "] rows " in line]
+    assert [line.partition("] ")[2] for line in lines] == [
+        f"rows {workers * STEPS} {workers * STEPS}"
+    ] * workers
+
+
+def test_a_killed_worker_ends_the_job_with_its_name_and_code(chaos_job: ChaosJob) -> None:
+    ended = chaos_job(ONES, "kill worker:1@barrier+200ms", workers=2)
+
+    assert ended.code == 128 + 9
+    assert "worker 1: killed by SIGKILL" in ended.err
+    (deed,) = ended.report["injected"]
+    assert (deed["act"], deed["node"]) == ("kill", "worker 1")
+    (seen,) = [seen for seen in ended.seen("ended", "launcher") if seen["node"] == "worker 1"]
+    assert seen["status"] == "killed on purpose"
+    assert ended.report["exit_code"] == ended.code
+
+
+def test_a_worker_that_is_killed_and_returns_leaves_a_ledger_that_balances(
+    chaos_job: ChaosJob,
+) -> None:
+    ended = chaos_job(RECORDS, "kill worker@barrier+200ms", "cluster.on_worker_failure=restart")
+
+    assert ended.code == 0
+    assert ended.report["ledger"]["balances"] is True
+    assert "every record exactly once" in ended.err
+    assert ended.seen("started", "launcher")
+    assert [seen["node"] for seen in ended.seen("joined", "scheduler")] == [
+        deed["node"] for deed in ended.report["injected"]
+    ]
+
+
+def test_a_ledger_that_does_not_balance_is_the_exit_code_of_the_job(chaos_job: ChaosJob) -> None:
+    program = """
+        import pslite
+
+        with pslite.connect() as worker:
+            worker.shards("numbers", 100)  # and nobody reads them
+    """
+
+    ended = chaos_job(program, "drop 1%", workers=1, servers=1)
+
+    assert ended.code == 1
+    assert ended.report["ledger"]["balances"] is False
+    assert "DOES NOT BALANCE" in ended.err
+
+
+def test_a_killed_server_with_a_copy_loses_no_push(chaos_job: ChaosJob) -> None:
+    ended = chaos_job(COPIED_ONES, "kill server@barrier:3+300ms", *COPIED)
+
+    assert_nothing_is_missing(ended)
+    assert ended.seen("died", "scheduler")
+    assert ended.seen("view", "worker 0")
+
+
+def test_a_killed_server_without_a_copy_ends_the_job_with_its_name(chaos_job: ChaosJob) -> None:
+    ended = chaos_job(ONES, "kill server:1@barrier+300ms")
+
+    assert ended.code == 128 + 9
+    assert "server 1: killed by SIGKILL" in ended.err
+
+
+def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: ChaosJob) -> None:
+    ended = chaos_job(ONES, "restart scheduler@barrier+300ms", "cluster.journal=journal")
+
+    assert_nothing_is_missing(ended)
+    assert [seen["node"] for seen in ended.seen("started")] == ["scheduler"]
+
+
+def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJob) -> None:
+    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s")
+
+    assert_nothing_is_missing(ended)
+    assert [deed["act"] for deed in ended.report["injected"]] == ["stop", "cont"]
+    assert not ended.seen("died")
+
+
+def test_what_a_network_does_wrong_loses_and_repeats_no_push(chaos_job: ChaosJob) -> None:
+    plan = (
+        "drop 3%, duplicate 3%, delay 3% up to 200ms, reorder 3%, "
+        "partition server:1 from worker:0@500ms for 2s"
+    )
+    ended = chaos_job(ONES, plan)
+
+    assert_nothing_is_missing(ended)
+    for what in ("dropped", "duplicated", "delayed", "reordered"):
+        assert ended.report["messages"][what] > 0
+    assert len(ended.report["injected"]) == 5
+
+
+def test_a_plan_that_makes_no_sense_is_refused_before_anything_starts(chaos_job: ChaosJob) -> None:
+    ended = chaos_job(ONES, "kill serber@20s")
+
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "[chaos] plan: expected a role (scheduler, server, worker), got 'serber'" in ended.err
+    assert "    kill serber@20s\n         ^" in ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["start", "barrier:3", "barrier:4", "shutdown"])
+@pytest.mark.parametrize(
+    ("fault", "settings"),
+    [
+        ("kill server", COPIED),
+        ("restart scheduler", ("cluster.journal=journal",)),
+        ("stop server", ()),
+        ("stop worker", ()),
+        ("stop scheduler", ()),
+    ],
+)
+def test_nothing_is_missing_whatever_the_moment(
+    chaos_job: ChaosJob, fault: str, settings: tuple[str, ...], moment: str
+) -> None:
+    end = " for 2s" if fault.startswith("stop") else ""
+
+    program = COPIED_ONES if settings == COPIED else ONES
+    ended = chaos_job(program, f"{fault}@{moment}{end}", *settings)
+
+    if moment == "shutdown" and ended.code == 128 + 9:
+        assert fault == "kill server"  # the job was over but for its end, which is told truly
+    else:
+        assert_nothing_is_missing(ended)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_cut_off_for_too_long_is_told_that_it_is_fenced(
+    chaos_job: ChaosJob,
+) -> None:
+    settings = ("cluster.heartbeat_timeout=3s", "cluster.on_worker_failure=continue")
+    program = ONES.replace("sleep(0.01)", "sleep(0.1)")
+
+    ended = chaos_job(program, "partition worker:1 from scheduler@1s for 6s", *settings)
+
+    assert [seen["node"] for seen in ended.seen("died", "scheduler")] == ["worker 1"]
+    assert "FencedNodeError" in ended.out
