@@ -39,7 +39,7 @@ class DefinesTables(ABC, Generic[S, D]):
         storage: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
-        memory_limit: int = 0,
+        memory_limit: int | str = 0,
         when_full: str = "refuse",
     ) -> S:
         """Define or find a table; defaults as in `TableSpec.sparse`.

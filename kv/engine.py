@@ -388,7 +388,10 @@ class Engine:
             SettingError: `lr` is no finite number of 0 or more.
         """
         found = self.table(table)
-        found.store.set_lr(lr)
+        try:
+            found.store.set_lr(lr)
+        except SettingError as error:
+            raise SettingError(f"table {found.spec.name}", error.problem) from None
         if self.log is not None:
             self.log.rated(found, lr)
 

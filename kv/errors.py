@@ -17,6 +17,7 @@ PsliteError
     │   ├── NonFiniteError       NaN or infinity where a number is needed
     │   ├── LatePushError        a push for a round that is closed
     │   └── ArenaFullError       no room for more rows
+    ├── LeaseError            pieces of training data: a wrong description, or no right to one
     └── RemoteError           a handler on another node raised
 """
 
@@ -133,6 +134,10 @@ class LatePushError(TableError):
 
 class ArenaFullError(TableError):
     """No room for more rows."""
+
+
+class LeaseError(KVError):
+    """Training data in pieces: a wrong or another description, or no right to a piece."""
 
 
 class RemoteError(KVError):

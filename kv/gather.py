@@ -1,6 +1,8 @@
 """Collecting a value of each worker at rank 0, from node to node.
 
-Values are of msgpack types with NumPy arrays anywhere inside; arrays travel as frames.
+Values are of msgpack types with NumPy arrays anywhere inside; arrays travel as frames. A worker
+that died is not waited for, unless it is to be started again; if it is rank 0, the next one
+collects. What was given to a former life of the collector is given again to the present one.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.errors import KVError
 from kv.remote import remote_error
 from postoffice.customer import Customer
-from postoffice.node import Role, role_and_rank
+from postoffice.node import Role, node_id, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
+from van.errors import UnreachablePeerError
 from van.message import Flag, Message, Meta, answer_to
 
 GATHER_APP = (1 << 32) + 1
@@ -33,12 +37,8 @@ class Gatherer:
         self._customer = Customer(GATHER_APP, 0, office, self._receive, remote_error)
         self._come: dict[int, dict[int, Any]] = {}  # number of the gather -> rank -> value
         self._count = self._taken = 0
-        office.on_view.append(self._see)
-
-    def _see(self, old: ClusterView, new: ClusterView) -> None:
-        """Rank 0 leaves when its program is over, so it has had all values that it asked for."""
-        for node in new.gone - old.gone:
-            self._customer.excuse(node)
+        self._given: tuple[int, Any, int, int] | None = None  # number, value; to whom, in what life
+        office.on_view.append(self._look_at_collector)
 
     def _receive(self, message: Message) -> None:
         meta = message.meta
@@ -49,24 +49,60 @@ class Gatherer:
         self._office.send(Message(answer_to(meta)))
 
     def gather(self, value: Any) -> list[Any] | None:
-        """The values of all workers by rank, at rank 0; None elsewhere."""
+        """The values of all workers by rank, at rank 0; None elsewhere.
+
+        Raises:
+            KVError: a worker has finished without its part.
+        """
         number, self._count = self._count, self._count + 1
-        if self._office.rank != 0:
-            self._give(number, value)
-            return None
-        workers = self._office.members(Role.WORKER)
+        while (head := self._collector()) != self._office.node_id:
+            try:
+                self._customer.wait(self._give(number, value, head))
+                return None
+            except UnreachablePeerError:  # it died; the next one, or its next life, collects
+                self._office.wait(lambda: self._collector() in self._office.nodes)
         come = self._come.setdefault(number, {})
         arrays: list[NDArray[Any]] = []
-        come[0] = _unpack(_pack(value, arrays), arrays)  # as it would come from elsewhere
-        self._office.wait(lambda: len(come) == len(workers))
+        come[self._office.rank] = _unpack(_pack(value, arrays), arrays)  # as from elsewhere
+        self._office.wait(lambda: not self.awaited() - come.keys())
         del self._come[number]
         self._taken = number + 1
+        silent = sorted(self._ranks(self._office.members(Role.WORKER)) - come.keys())
+        if silent:
+            raise KVError(f"workers {silent} were closed without their part of a gather")
         return [come[rank] for rank in sorted(come)]
 
-    def _give(self, number: int, value: Any) -> None:
+    @property
+    def is_collector(self) -> bool:
+        """Whether values come together here."""
+        return self._collector() == self._office.node_id
+
+    def _collector(self) -> int:
+        """The node at which values come together."""
+        workers = self._office.members(Role.WORKER)
+        return node_id(Role.WORKER, 0) if self._are_restarted or not workers else workers[0]
+
+    @property
+    def _are_restarted(self) -> bool:
+        return self._office.shape.failures.on_worker == "restart"
+
+    def awaited(self) -> set[int]:
+        """Ranks of the workers that have to come."""
+        if self._are_restarted:
+            gone = self._ranks(list(self._office.view.gone))
+            return set(range(self._office.shape.workers)) - gone
+        return self._ranks(self._office.view.alive(Role.WORKER))
+
+    @staticmethod
+    def _ranks(nodes: list[int]) -> set[int]:
+        places = [role_and_rank(node) for node in nodes]
+        return {rank for role, rank in places if role is Role.WORKER}
+
+    def _give(self, number: int, value: Any, head: int) -> int:
         arrays: list[NDArray[Any]] = []
         body = {"number": number, "value": _pack(value, arrays)}
-        head = self._office.members(Role.WORKER)[0]
+        node = self._office.nodes.get(head)
+        self._given = (number, value, head, 0 if node is None else node.incarnation)
         timestamp = self._customer.new_request([head])
         meta = Meta(
             recipient=head,
@@ -79,7 +115,21 @@ class Gatherer:
         )
         with self._customer.sending(timestamp):
             self._customer.send(Message(meta, arrays))
-        self._customer.wait(timestamp)
+        return timestamp
+
+    def _look_at_collector(self, old: ClusterView, new: ClusterView) -> None:
+        """Give again what a collector's former life was given last.
+
+        One that leaves has its program behind it, so it has had all values that it asked for.
+        """
+        for gone in new.gone - old.gone:
+            self._customer.excuse(gone)
+        if self._given is None:
+            return
+        number, value, head, life = self._given
+        node = new.nodes.get(head)
+        if node is not None and life and node.incarnation != life:
+            self._give(number, value, head)
 
 
 def _pack(value: Any, arrays: list[NDArray[Any]]) -> Any:

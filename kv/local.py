@@ -16,6 +16,8 @@ from kv.checkpoint.desk import Desk
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
 from kv.executor import threads_of
+from kv.leases.book import LeaseBook
+from kv.leases.events import Event
 from kv.local_worker import LocalWorker
 from postoffice.errors import ClusterStoppedError
 
@@ -28,16 +30,23 @@ class LocalCluster:
         mode: of tables that name none, `async` or `sync`.
         seed: of initial values.
         threads: whether each worker has a thread of its own.
+        record: called with each event of data leased to workers, before it counts.
     """
 
     def __init__(
-        self, num_workers: int = 1, mode: str = "async", seed: int = 1, threads: bool = False
+        self,
+        num_workers: int = 1,
+        mode: str = "async",
+        seed: int = 1,
+        threads: bool = False,
+        record: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.engine = Engine(num_workers, mode, seed, parts=threads_of(0) if threads else 1)
         self.num_workers, self.threads = num_workers, threads
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.failure: str | None = None
+        self.leases = LeaseBook(num_workers, record)
         self.workers = [LocalWorker(self, rank) for rank in range(num_workers)]
         self._desk: Desk | None = None
         self._barriers: dict[str, list[int]] = {}  # name -> how often each rank came
@@ -107,6 +116,11 @@ class LocalCluster:
         self.wait_until(
             lambda: not behind(), lambda: WouldWaitError(f"barrier {name!r}", rank, behind())
         )
+
+    def passed_barrier(self, rank: int, name: str) -> int:
+        """How often a worker has come to a barrier; the lock is held."""
+        counts = self._barriers.get(name)
+        return 0 if counts is None else counts[rank]
 
     def gather(self, rank: int, value: Any) -> list[Any] | None:
         """See `LocalWorker.gather`; the lock is held."""

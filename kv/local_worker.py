@@ -13,8 +13,12 @@ from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
 from kv.errors import KVError, WouldWaitError
+from kv.leases.client import LocalLeases
+from kv.leases.pieces import DataSet
+from kv.leases.reader import Shards
 from kv.local_tables import LocalDenseTable, LocalSparseTable
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
+from kv.settings import learning_rate
 from kv.spec import TableSpec
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
 
     def __init__(self, cluster: LocalCluster, rank: int) -> None:
         self._cluster, self._rank = cluster, rank
+        self.leases = LocalLeases(cluster, rank)
         self._steps = 0  # completed
         self._requests = 0  # made
 
@@ -90,7 +95,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             SettingError: it is no finite number of 0 or more.
         """
         engine = self._open_engine()
-        engine.set_lr(engine.number_of(table.name), float(lr))
+        engine.set_lr(engine.number_of(table.name), learning_rate(table.name, lr))
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return at once: a local push is done when it returns.
@@ -113,6 +118,20 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     def desk(self) -> Desk:
         """Where checkpoints of this process are asked for."""
         return self._cluster.desk()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker leads what all do together."""
+        return self._rank == 0
+
+    def ranks_here(self) -> set[int]:
+        """Ranks of the workers that a barrier waits for."""
+        return {rank for rank in range(self.num_workers) if not self._cluster.is_closed(rank)}
+
+    def passed(self, barrier: str) -> int:
+        """How often this worker has passed that barrier."""
+        with self._cluster.lock:
+            return self._cluster.passed_barrier(self._rank, barrier)
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
@@ -147,8 +166,34 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             self._open_engine()
             return self._cluster.gather(self._rank, sent)
 
+    def shards(
+        self,
+        name: str,
+        records: int,
+        *,
+        epochs: int = 1,
+        unit: int = 1,
+        grain: int = 1,
+        in_parts: bool = False,
+    ) -> Shards:
+        """The pieces of a data set that fall to this worker; see `kv.protocols.Worker.shards`.
+
+        Where one thread drives all workers, the iteration ends when nothing is left to be given.
+        """
+        parts = self.num_workers if in_parts else 1
+        size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
+        data = DataSet(name=name, parts=parts, **size)
+        self._open_engine()
+        return Shards(self.leases, data, lambda: None)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether pieces of that data set were given away."""
+        return name in self.leases.look().begun
+
     def close(self) -> None:
         """This worker is done; nobody waits for it any more. A second call does nothing."""
+        with self._cluster.lock:
+            self._cluster.leases.lose(self._rank, "left", 0.0)
         self.engine.finish(self._rank)
         self._cluster.tell_change()
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kv.initializers import Initializer
+from kv.leases.reader import Shards
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
 
@@ -144,7 +145,7 @@ class Worker(Protocol):
         storage: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
-        memory_limit: int = 0,
+        memory_limit: int | str = 0,
         when_full: str = "refuse",
     ) -> SparseTable:
         """Define or find a table.
@@ -158,7 +159,8 @@ class Worker(Protocol):
             storage: `float32`, or `float16` for weights of half the size, see docs/optimizers.md.
             admission: which keys get a row, of kv.policies; None is every key.
             expiry: which rows go again, of kv.policies; None is none.
-            memory_limit: bytes of rows, records and index on one server; 0 is its memory.
+            memory_limit: bytes of rows, records and index on one server, or a text such as
+                `1GiB`; 0 is its memory.
             when_full: what a table at its limit does: `refuse` new rows, `evict` rows not used for
                 long, or `spill` them to disk, see docs/store.md.
         """
@@ -218,6 +220,48 @@ class Worker(Protocol):
 
         A value is of msgpack types and NumPy arrays. Returns the list at rank 0, None elsewhere;
         all workers must call it.
+        """
+
+    def shards(
+        self,
+        name: str,
+        records: int,
+        *,
+        epochs: int = 1,
+        unit: int = 1,
+        grain: int = 1,
+        in_parts: bool = False,
+    ) -> Shards:
+        """Share the reading of a data set: iterate over the pieces that fall to this worker.
+
+            for piece in worker.shards("train", records=1_000_000, epochs=3, unit=1024):
+                for start in range(piece.start, piece.stop, 1024):
+                    ...  # records start to start + 1024 of epoch piece.epoch: pull, push
+
+        A worker that is slow gets fewer, what a dead one had not done goes to the others, and in
+        the job's accounts every record counts exactly once. It counts when the next piece is asked
+        for and all pushes of this worker are answered. The iteration ends when all workers together
+        have done everything, so a name stands for one reading; who opens it again carries on. One
+        thread of a worker reads a data set.
+
+        Args:
+            name: of the data set; all workers must say the same of it.
+            records: how many there are in an epoch, under positions 0 to records - 1.
+            epochs: how often all of them are read. Pieces of an epoch come before those of the
+                next, which may begin while others finish the one before.
+            unit: records of a batch; pieces begin at its multiples.
+            grain: records that are read at once, a row group for instance; pieces rather end there.
+            in_parts: each unit is cut into one part for each worker, by rank, as for `sync` mode:
+                every worker gets every unit.
+        Raises:
+            LeaseError: another worker describes the data set differently.
+        """
+
+    def has_begun(self, name: str) -> bool:
+        """Whether pieces of a data set have been given away, here or by a job that goes on.
+
+        A program that was started again amid a job learns by it, before it opens the data, that its
+        tables have their values already.
         """
 
     def close(self) -> None: ...

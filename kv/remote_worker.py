@@ -24,13 +24,16 @@ from kv.gather import Gatherer
 from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
+from kv.leases.client import RemoteLeases
+from kv.leases.pieces import DataSet
+from kv.leases.reader import Shards
 from kv.placement import SlotMap
 from kv.prefetching import Prefetched, Prefetches
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
-from kv.settings import GREATEST
+from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import (
@@ -44,6 +47,7 @@ from kv.tables import (
     wanted_of,
 )
 from postoffice.customer import Customer, Finish
+from postoffice.errors import ClusterStoppedError
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from postoffice.resending import Place
@@ -89,6 +93,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._others: dict[int, Customer] = {}  # by application
         self._gatherer = Gatherer(office)
+        self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
         self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
@@ -461,7 +466,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         Raises:
             SettingError: `lr` is no finite number of 0 or more.
         """
-        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": float(lr)})
+        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": learning_rate(table.name, lr)})
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered.
@@ -490,6 +495,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """Go on after so many steps; the servers know them already."""
         self._steps = steps
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker leads what all do together."""
+        return self._gatherer.is_collector
+
+    def ranks_here(self) -> set[int]:
+        """Ranks of the workers that a barrier waits for."""
+        return self._gatherer.awaited()
+
+    def passed(self, barrier: str) -> int:
+        """How often that barrier was passed, as far as this worker knows."""
+        return self.office.passed(Group.WORKERS, barrier)
+
     def step(self) -> None:
         """This worker's step is over; raises the error of a push that nobody has waited for.
 
@@ -517,6 +535,26 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def gather(self, value: Any) -> list[Any] | None:
         """Collect a value of each worker at rank 0; see `kv.protocols.Worker.gather`."""
         return self._gatherer.gather(value)
+
+    def shards(
+        self,
+        name: str,
+        records: int,
+        *,
+        epochs: int = 1,
+        unit: int = 1,
+        grain: int = 1,
+        in_parts: bool = False,
+    ) -> Shards:
+        """The pieces of a data set that fall to this worker; see `kv.protocols.Worker.shards`."""
+        parts = self.num_workers if in_parts else 1
+        size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
+        data = DataSet(name=name, parts=parts, **size)
+        return Shards(self.leases, data, self._customer.wait_all)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether pieces of that data set were given away."""
+        return name in self.leases.look().begun
 
     def close(self, failure: str | None = None) -> None:
         """Wait for what is under way, then say goodbye.
@@ -548,7 +586,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_failure = error is not None
+        # That another node failed is no failure of this one, and it is known where it matters.
+        is_failure = error is not None and not isinstance(error, ClusterStoppedError)
         if isinstance(error, SystemExit):
             is_failure = error.code not in (None, 0)
         self.close(f"{type(error).__name__}: {error}" if is_failure else None)

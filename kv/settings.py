@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from kv.errors import SettingError
 
 GREATEST = 3e38  # about the largest float32
@@ -126,3 +128,15 @@ def _unknown(what: str, given: str, known: list[str]) -> str:
     hint = f"did you mean {near[0]}? " if near else ""
     listing = f"known are {', '.join(known)}" if known else "it has none"
     return f"unknown {what}; {hint}{listing}"
+
+
+def learning_rate(table: str, lr: Any) -> float:
+    """`lr` as a number.
+
+    Raises:
+        SettingError: it is no finite number of 0 or more; the text names the table.
+    """
+    is_number = isinstance(lr, int | float | np.number) and not isinstance(lr, bool)
+    if not is_number or not 0 <= lr <= GREATEST:
+        raise SettingError(f"table {table}", f"lr must be a finite number, 0 or more, not {lr!r}")
+    return float(lr)

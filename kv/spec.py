@@ -25,6 +25,7 @@ from kv.initializers import Initializer, Uniform, Zeros
 from kv.optimizers import SGD, Optimizer
 from kv.placement import mix64
 from kv.policies import WHEN_FULL, Admission, Expiry
+from van.quantities import BYTES, parse_quantity
 
 BLOCK = 4096  # floats in a block of a dense table
 LINE = 16  # floats in a cache line
@@ -101,10 +102,10 @@ class TableSpec:
         storage: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
-        memory_limit: int = 0,
+        memory_limit: int | str = 0,
         when_full: str = "refuse",
     ) -> Self:
-        """Rows of `dim` floats under uint64 keys.
+        """Rows of `dim` floats under uint64 keys; a `memory_limit` may be a text such as `1GiB`.
 
         By default SGD(), and for rows that start when they are first seen Uniform(-0.05, 0.05):
         embeddings that all start equal cannot be told apart. Otherwise they start at zero.
@@ -124,7 +125,7 @@ class TableSpec:
             storage=storage,
             admission=admission,
             expiry=expiry,
-            memory_limit=memory_limit,
+            memory_limit=_nbytes(name, memory_limit),
             when_full=when_full,
         )
 
@@ -218,7 +219,7 @@ class TableSpec:
         if self.memory_limit < 0:
             raise SettingError(table, f"memory_limit must be 0 or more, not {self.memory_limit}")
         if self.when_full != "refuse" and not self.memory_limit:
-            problem = f"when_full={self.when_full} needs a memory_limit, in bytes"
+            problem = f"when_full={self.when_full} needs a memory_limit, such as 1GiB"
             raise SettingError(table, problem)
         policies = (self.admission, self.expiry, self.memory_limit or None)
         if self.kind == "dense" and any(policy is not None for policy in policies):
@@ -240,6 +241,16 @@ class TableSpec:
         if abs(int(value)) > MOST:
             raise SettingError(f"table {self.name}", f"{field} must fit 64 bits, not {value}")
         return int(value)
+
+
+def _nbytes(table: str, size: int | str) -> int:
+    """A size in bytes, of a number or a text with a unit."""
+    if not isinstance(size, str):
+        return size
+    try:
+        return int(parse_quantity(size, BYTES))
+    except ValueError as error:
+        raise SettingError(f"table {table}", f"memory_limit: {error}") from None
 
 
 def sides(table: str, shape: Sequence[int]) -> tuple[int, ...]:

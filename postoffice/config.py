@@ -36,6 +36,7 @@ class ClusterConfig:
     on_worker_failure: WorkerFailure = "stop"  # the job ends, goes on without it, or awaits it
     on_server_failure: ServerFailure = "stop"  # the same where no other server has its rows
     restart_timeout: Seconds = 60.0  # for an awaited node to come back; then the job ends
+    max_restarts: int = 3  # of one node by the launcher; then its failure ends the job
     journal: str = ""  # file from which a scheduler started again goes on; empty: none
     etcd: str = ""  # the same in etcd, http://HOST:PORT, where standbys wait; empty: none
 
@@ -52,6 +53,7 @@ class ClusterConfig:
             raise _error("replicas", "a copy lies on another server: use [cluster] servers = 2")
         if self.dispatchers != 0:
             raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
+        _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")
         self._check_times()
 
     def _check_times(self) -> None:

@@ -188,6 +188,10 @@ class Postoffice(Exchange):
         if error is not None:
             raise BarrierError(error)
 
+    def passed(self, group: Group, name: str) -> int:
+        """How often a barrier has been passed, by all that is known here."""
+        return self._attendance.passed((int(group), name))
+
     # -- the scheduler --------------------------------------------------------------------
 
     def _beat(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -174,6 +175,9 @@ def node(verbose: int) -> None:
         except ClusterStoppedError as error:
             click.echo(f"pslite: {settings} ends: {error}", err=True)
             sys.exit(CONSEQUENCE)
+        except KeyboardInterrupt:
+            click.echo(f"pslite: {settings} ends: interrupted", err=True)
+            sys.exit(128 + signal.SIGINT)
 
 
 @main.command()
@@ -429,6 +433,37 @@ def keygen(
         )
         click.echo(f"{folder}: {len(result.made)} keys made, {len(result.kept)} kept")
         click.echo(f"switch on: --set security.curve=on --set security.keys={folder}")
+
+
+@main.command()
+@click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the accounts as JSON.")
+def audit(run_dir: Path, as_json: bool) -> None:
+    """Check that the job in the folder RUN counted every record of its data exactly once.
+
+    Workers that read data by worker.shards(...), as pslite-ctr does, get it in pieces; what happens
+    to each piece stands in RUN/ledger.jsonl. A piece counts when its worker says that it is done;
+    what a worker that died had not done is given to another. Shown are, for each data set, the
+    records that count, pieces that were given again and how many of their records the model had
+    seen before (to within a step for each death), and the share of each worker.
+
+    Exit code 0: every record counts exactly once. 1: it does not; what is missing, or counted
+    twice, is told. A job that still runs is not complete. 2: there is no ledger to be read.
+
+    \b
+    Examples:
+      pslite audit run
+      pslite audit run/night --json
+    """
+    import json
+
+    from pslite import audit as auditing
+
+    with clear_errors():
+        accounts = auditing.audit(run_dir)
+        found = json.dumps(auditing.as_json(accounts), indent=2)
+        click.echo(found if as_json else auditing.report(accounts))
+        leave(0 if auditing.balances(accounts) else 1)
 
 
 @main.group()

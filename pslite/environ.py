@@ -15,6 +15,7 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     PSLITE_CONF                     an ini file
     PSLITE_SET                      lines section.key=value; an indented line continues a value
     PSLITE_RANK                     the rank this node asks for
+    PSLITE_RUN                      the job's run folder, for what nodes write there (the ledger)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from postoffice.config import ClusterConfig, join_address
 from postoffice.node import Role
@@ -51,6 +53,7 @@ OURS = (
     "PSLITE_CONF",
     "PSLITE_SET",
     "PSLITE_RANK",
+    "PSLITE_RUN",
 )
 
 
@@ -62,6 +65,7 @@ class NodeSettings:
     rank: int | None = None  # the rank it asks for; None: any
     job: JobConfig
     verbose: int = 0
+    run_dir: Path | None = None  # the job's folder; None: nodes write no files
 
     @property
     def scheduler(self) -> str:
@@ -124,6 +128,7 @@ def from_environ(
         rank=_rank(env, role, cluster),
         job=replace(job, cluster=cluster, van=_van(env, job.van)),
         verbose=verbosity(env),
+        run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
     )
 
 
@@ -161,7 +166,11 @@ def to_environ(settings: NodeSettings) -> dict[str, str]:
         "PSLITE_VERBOSE": str(settings.verbose),
         "PSLITE_SET": settings.job.to_assignments(),
     }
-    return env if settings.rank is None else {**env, "PSLITE_RANK": str(settings.rank)}
+    if settings.rank is not None:
+        env["PSLITE_RANK"] = str(settings.rank)
+    if settings.run_dir is not None:
+        env["PSLITE_RUN"] = str(settings.run_dir)
+    return env
 
 
 def child_environ(env: Mapping[str, str], settings: NodeSettings) -> dict[str, str]:

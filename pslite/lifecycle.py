@@ -4,6 +4,10 @@ All nodes run until the last worker has ended with 0; scheduler and servers then
 themselves within `finish_timeout`. The first node that ends otherwise, or a signal to the
 launcher, stops the job: the rest get SIGTERM and, `grace` seconds later, SIGKILL.
 
+Where the settings say so, a node that fails while the job runs is started again after a pause that
+doubles each time, and not too often; or, if it is a worker, the others go on without it. The job
+then ended well if any worker did.
+
 When a node fails, the others learn of it and may end sooner than it does. Such a node says so by
 its exit code, `CONSEQUENCE`, and the one that really failed has a while to show itself.
 """
@@ -54,6 +58,25 @@ class Failure:
         return self.status if self.status >= 0 else 128 - self.status
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What a node's failure means while the job runs, by role: `stop`, `continue` or `restart`."""
+
+    worker: str = "stop"
+    server: str = "stop"
+    restarts: int = 3  # of one node
+    pause: float = 0.5  # seconds before the first restart, doubled for each later one
+    longest_pause: float = 30.0
+
+    def of(self, node: NodeName) -> str:
+        """What the failure of `node` means."""
+        return {Role.WORKER: self.worker, Role.SERVER: self.server}.get(Role(node.role), "stop")
+
+    def pause_before(self, restart: int) -> float:
+        """Seconds before the restart of that number, from 1."""
+        return min(self.longest_pause, self.pause * 2.0 ** (restart - 1))
+
+
 class Lifecycle:
     """Follows the nodes of one job.
 
@@ -61,13 +84,30 @@ class Lifecycle:
         finish_timeout: seconds that scheduler and servers have after the last worker.
         grace: seconds from SIGTERM to SIGKILL.
         cause_timeout: seconds that a failed node has to end once another has ended because of it.
+        tolerance: which failures do not stop the job.
+
+    Attributes:
+        restarts: how often each node was started again, or is about to be.
+        lost: workers that the others go on without.
     """
 
-    def __init__(self, *, finish_timeout: float, grace: float, cause_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        *,
+        finish_timeout: float,
+        grace: float,
+        cause_timeout: float = 5.0,
+        tolerance: Tolerance | None = None,
+    ) -> None:
         self.phase = Phase.STARTING
         self.failure: Failure | None = None
         self.alive: set[NodeName] = set()
         self.deadline: float | None = None
+        self.restarts: dict[NodeName, int] = {}
+        self.lost: dict[NodeName, Failure] = {}
+        self._tolerance = tolerance or Tolerance()
+        self._due: dict[NodeName, float] = {}  # when nodes that failed are started again
+        self._has_finished_worker = False
         self._finish_timeout, self._grace = finish_timeout, grace
         self._cause_timeout = cause_timeout
         self._consequence: Failure | None = None
@@ -78,7 +118,7 @@ class Lifecycle:
 
     @property
     def is_over(self) -> bool:
-        return not self.alive and self.phase is not Phase.STARTING
+        return not self.alive and not self._due and self.phase is not Phase.STARTING
 
     def started(self, node: NodeName) -> None:
         self.alive.add(node)
@@ -107,11 +147,45 @@ class Lifecycle:
         if status == CONSEQUENCE or (status != 0 and is_consequence):
             self._seek_cause(failure, now)
         elif status != 0:
-            self.fail(failure, now)
+            self._failed(node, failure, now)
         elif self.phase is Phase.RUNNING:
+            self._has_finished_worker |= node.role == Role.WORKER
             self._workers_done(now)
         if self.phase is Phase.SEEKING and not self.alive:
             self._give_up_seeking(now)
+
+    def _failed(self, node: NodeName, failure: Failure, now: float) -> None:
+        what = self._tolerance.of(node) if self.phase is Phase.RUNNING else "stop"
+        if what == "restart":
+            self._restart_later(node, failure, now)
+        elif what == "continue":
+            self.lost[node] = failure
+            if self._others(node):
+                self._workers_done(now)
+            else:
+                self.fail(failure, now)  # nobody is left to go on
+        else:
+            self.fail(failure, now)
+
+    def _others(self, node: NodeName) -> bool:
+        """Whether another worker is at work, or has done its part."""
+        return self._has_finished_worker or any(n.role == Role.WORKER for n in self.alive - {node})
+
+    def _restart_later(self, node: NodeName, failure: Failure, now: float) -> None:
+        done = self.restarts.get(node, 0)
+        if done >= self._tolerance.restarts:
+            problem = f"{failure.problem}, after {done} restarts ([cluster] max_restarts)"
+            self.fail(Failure(node, failure.status, problem), now)
+            return
+        self.restarts[node] = done + 1
+        self._due[node] = now + self._tolerance.pause_before(done + 1)
+
+    def take_due(self, now: float) -> list[NodeName]:
+        """The nodes to be started again now; `started` says that they were."""
+        due = sorted((n for n, when in self._due.items() if now >= when), key=str)
+        for node in due:
+            del self._due[node]
+        return due
 
     def fail(self, failure: Failure, now: float) -> None:
         """Stop the job; the first reason counts. A second signal to the launcher kills at once."""
@@ -120,6 +194,7 @@ class Lifecycle:
                 self.phase = Phase.KILLING
         elif self.phase is not Phase.KILLING:
             self.phase, self.failure = Phase.STOPPING, failure
+            self._due.clear()
             self.deadline = now + self._grace
 
     def tick(self, now: float) -> None:
@@ -146,7 +221,7 @@ class Lifecycle:
         self.fail(self._consequence, now)
 
     def _workers_done(self, now: float) -> None:
-        if not any(node.role == Role.WORKER for node in self.alive):
+        if not any(node.role == Role.WORKER for node in (*self.alive, *self._due)):
             self.phase, self.deadline = Phase.FINISHING, now + self._finish_timeout
 
 

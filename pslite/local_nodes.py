@@ -9,11 +9,13 @@ import itertools
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
 from kv.executor import threads_of
+from kv.leases.desk import LeaseDesk
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
 from postoffice.errors import ClusterStoppedError
@@ -42,9 +44,11 @@ class LocalNodes:
         mode: str = "async",
         seed: int = 1,
         server_app: Callable[[Postoffice], object] | None = None,
+        run_dir: Path | None = None,
     ) -> None:
         self.workers: list[RemoteWorker] = []
         self._mode, self._seed, self._server_app = mode, seed, server_app
+        self._run_dir = run_dir
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
@@ -90,11 +94,14 @@ class LocalNodes:
 
     def _run_scheduler(self) -> None:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
+        desk = LeaseDesk(office, self._run_dir)
+        office.apps.append(desk)
         try:
             office.start()
             office.serve()
         finally:
             office.finalize()
+            desk.close()
 
     def _run_server(self, rank: int) -> None:
         office = self._office(Role.SERVER, f"server{rank}", rank)

@@ -23,7 +23,7 @@ from postoffice.node import Role
 from pslite import environ, guard
 from pslite.config import JobConfig
 from pslite.environ import NodeSettings
-from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase
+from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, Tolerance, describe_status
 from pslite.output import Screen
 from pslite.prepare import preparation
 from pslite.processes import Child, Family
@@ -91,11 +91,21 @@ class LocalJob:
     ) -> None:
         self._job, self._command, self._options, self._run_dir = job, command, options, run_dir
         self._env = with_pslite({**env, "PYTHONUNBUFFERED": "1"})
-        self._life = Lifecycle(finish_timeout=options.finish_timeout, grace=options.grace)
+        cluster = job.cluster
+        self._life = Lifecycle(
+            finish_timeout=options.finish_timeout,
+            grace=options.grace,
+            tolerance=Tolerance(
+                worker=cluster.on_worker_failure,
+                server=cluster.on_server_failure,
+                restarts=cluster.max_restarts,
+            ),
+        )
         self._screen = Screen(options.out, colour=options.colour)
         self._family = Family(self._show, self._env, options.log_dir)
         self._inbox = SignalInbox()
         self._address: str | None = None  # where the scheduler listens
+        self._met: JobConfig | None = None  # the job with that address
         self._phase_acted_on = Phase.STARTING
         self._tails: dict[NodeName, list[str]] = {}
 
@@ -129,7 +139,7 @@ class LocalJob:
 
     def _start_all(self) -> None:
         self._start_node(Role.SCHEDULER, 0, self._job, self._options.node_command)
-        job = self._await_scheduler()
+        job = self._met = self._await_scheduler()
         if job is not None:
             for rank in range(job.cluster.servers):
                 self._start_node(Role.SERVER, rank, job, self._options.node_command)
@@ -139,7 +149,10 @@ class LocalJob:
         self._life.all_started(time.monotonic())
 
     def _start_node(self, role: Role, rank: int, job: JobConfig, command: Sequence[str]) -> None:
-        settings = NodeSettings(role=role, rank=rank, job=job, verbose=self._options.verbose)
+        folder = None if self._run_dir is None else self._run_dir.path.resolve()
+        settings = NodeSettings(
+            role=role, rank=rank, job=job, verbose=self._options.verbose, run_dir=folder
+        )
         self._start(NodeName(role, rank), command, environ.child_environ(self._env, settings))
 
     def _start(self, name: NodeName, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -183,11 +196,30 @@ class LocalJob:
             tail = self._tails[child.name] = child.tail.text()
             is_consequence = any("ClusterStoppedError" in line for line in tail)
             self._life.exited(child.name, status, now, is_consequence=is_consequence)
+            self._tell_of_failure(child.name, status)
         self._life.tick(now)
+        for name in self._life.take_due(now):
+            self._restart(name)
         if self._life.is_stopping and self._life.phase is not self._phase_acted_on:
             self._phase_acted_on = self._life.phase
             is_kill = self._life.phase is Phase.KILLING
             self._family.signal(signal.SIGKILL if is_kill else signal.SIGTERM)
+
+    def _tell_of_failure(self, name: NodeName, status: int) -> None:
+        """Say at once what does not stop the job."""
+        if self._life.is_stopping or status == 0:
+            return
+        if name in self._life.lost:
+            self._say(f"{name}: {describe_status(status)}; the others go on without it")
+        elif name in self._life.restarts:
+            self._say(f"{name}: {describe_status(status)}; it is started again")
+
+    def _restart(self, name: NodeName) -> None:
+        assert self._met is not None, "only nodes of a running job are started again"
+        assert name.rank is not None
+        is_worker = name.role == Role.WORKER
+        command = self._command if is_worker else self._options.node_command
+        self._start_node(Role(name.role), name.rank, self._met, command)
 
     def _show(self, child: Child, block: bytes) -> None:
         if child.name == SCHEDULER and self._address is None:
@@ -222,18 +254,29 @@ class LocalJob:
         name, cluster, failure = self._job.run.name, self._job.cluster, self._life.failure
         if failure is None:
             size = f"{cluster.servers} servers, {cluster.workers} workers"
-            self._say(f"job {name} done in {seconds:.1f} s ({size})")
+            self._say(f"job {name} done in {seconds:.1f} s ({size}){self._what_happened()}")
             return 0
         who = f"{failure.node}: " if failure.node else ""
         self._say(f"job {name} stopped after {seconds:.1f} s: {who}{failure.problem}")
         lines = self._tails.get(failure.node, []) if failure.node else []
-        is_in_sight = self._screen.ends_with(str(failure.node), len(lines)) and is_same_file(
+        is_in_sight = self._screen.shows(str(failure.node), len(lines)) and is_same_file(
             self._options.out, self._options.err
         )
         if lines and not is_in_sight:
             block = "".join(f"\n    {line}" for line in lines)
             self._say(f"the last lines of {failure.node}:{block}")
         return failure.exit_code
+
+    def _what_happened(self) -> str:
+        """What the job has survived, for its last line."""
+        told = [
+            f"{node} was restarted {times} time{'s' if times > 1 else ''}"
+            for node, times in self._life.restarts.items()
+        ]
+        told += [
+            f"{node} was lost ({failure.problem})" for node, failure in self._life.lost.items()
+        ]
+        return f"; {', '.join(told)}" if told else ""
 
     def _say(self, text: str) -> None:
         is_stuck = not self._screen.writer.drain(0.0)

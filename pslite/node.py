@@ -10,6 +10,7 @@ import inspect
 import logging
 import sys
 
+from kv.leases.desk import LeaseDesk
 from postoffice.config import join_address
 from postoffice.errors import ClusterStoppedError
 from postoffice.etcd import Etcd, EtcdJournal, scheduler_address
@@ -29,6 +30,7 @@ from van.errors import ConfigError
 log = logging.getLogger(__name__)
 
 SWITCH = 5e-4  # seconds a server's thread may keep the interpreter from the others
+LAST_WORDS = 2.0  # seconds for the scheduler to take note of a failure
 LISTENING = "pslite: scheduler listening on "
 
 
@@ -111,6 +113,8 @@ def _run_scheduler(settings: NodeSettings) -> None:
     office = SchedulerOffice(
         make_van(settings, background=False), shape_of(settings), journal=_journal(settings)
     )
+    desk = LeaseDesk(office, settings.run_dir)
+    office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
@@ -118,6 +122,7 @@ def _run_scheduler(settings: NodeSettings) -> None:
         office.serve()
     finally:
         office.finalize()
+        desk.close()
 
 
 def _journal(settings: NodeSettings) -> Journal | None:
@@ -185,5 +190,9 @@ def _run_server(settings: NodeSettings) -> None:
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
         raise
+    except KeyboardInterrupt:
+        failure = "interrupted (Ctrl-C)"
+        raise
     finally:
-        office.finalize(failure)
+        # Ctrl-C in a terminal goes to all its processes, so the scheduler may be gone already.
+        office.finalize(failure, None if failure is None else LAST_WORDS)

@@ -63,13 +63,16 @@ class Tail:
         return [line.decode("utf-8", "backslashreplace") for line in self._lines]
 
 
+IN_SIGHT = 30  # lines from the end that need no repeating
+
+
 class Screen:
     """Writes the lines of many nodes to one text stream, each under its node's name."""
 
     def __init__(self, out: TextIO, *, colour: bool | None = None) -> None:
         self.writer = writer_for(out)
         self._colour = out.isatty() if colour is None else colour
-        self._last, self._run = "", 0  # who wrote last, and how many lines in a row
+        self._recent: deque[str] = deque(maxlen=IN_SIGHT)  # whose the last lines are
 
     def write(self, role: str, name: str, block: bytes) -> None:
         """Write whole lines of one node, together.
@@ -79,12 +82,11 @@ class Screen:
         prefix = self._prefix(role, name).encode()
         body = block.removesuffix(b"\n").replace(b"\n", b"\n" + prefix)
         self.writer.put((prefix + body + b"\n").decode("utf-8", "backslashreplace"))
-        self._run = (self._run if name == self._last else 0) + block.count(b"\n")
-        self._last = name
+        self._recent.extend([name] * min(block.count(b"\n"), IN_SIGHT))
 
-    def ends_with(self, name: str, lines: int) -> bool:
-        """Whether the last `lines` lines are all of `name`."""
-        return self._last == name and self._run >= lines
+    def shows(self, name: str, lines: int) -> bool:
+        """Whether the last `lines` lines of `name` are among the last on the screen."""
+        return self._recent.count(name) >= lines
 
     def _prefix(self, role: str, name: str) -> str:
         if self._colour:

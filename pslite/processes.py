@@ -95,6 +95,7 @@ class Family:
         self.children: dict[NodeName, Child] = {}
         self._sink, self._env, self._log_dir = sink, env, log_dir
         self._selector = selectors.DefaultSelector()
+        self._logs: set[Path] = set()
         self._next_look = 0.0
         self._watched: list[int] = []
         self._guard: subprocess.Popen[bytes] | None = None
@@ -217,6 +218,9 @@ class Family:
         path = self._log_dir / f"{str(name).replace(' ', '-')}.log"
         try:
             self._log_dir.mkdir(parents=True, exist_ok=True)
+            if path in self._logs:  # of a node that is started again
+                return open(path, "ab", buffering=0)
+            self._logs.add(path)
             return open(path, "wb", buffering=0)
         except OSError as error:
             raise ConfigError(f"log {path} cannot be written: {error.strerror}") from None

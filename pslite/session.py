@@ -12,8 +12,11 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from pslite import environ
@@ -80,7 +83,22 @@ def connect(
         office.finalize()
         raise
     _close_at_exit(worker)
+    _tell_consequences_in_a_line(office)
     return worker
+
+
+def _tell_consequences_in_a_line(office: Postoffice) -> None:
+    """A program that ends because another node failed says so, without a traceback of its own."""
+    if sys.excepthook is not sys.__excepthook__:
+        return  # the program has its own way
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, ClusterStoppedError):
+            print(f"{office.name} ends: {kind.__name__}: {error}", file=sys.stderr, flush=True)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = show
 
 
 def _close_at_exit(worker: RemoteWorker) -> None:
@@ -92,7 +110,8 @@ def _close_at_exit(worker: RemoteWorker) -> None:
             return  # a forked child has no share in its parent's worker
         error = getattr(sys, "last_value", None)  # of an exception that ended the program
         try:
-            worker.close(None if error is None else f"{type(error).__name__}: {error}")
+            is_failure = error is not None and not isinstance(error, ClusterStoppedError)
+            worker.close(f"{type(error).__name__}: {error}" if is_failure else None)
         except Exception as problem:  # Python would report it and still exit with 0
             print(f"{type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
             sys.stdout.flush()
@@ -108,6 +127,7 @@ def local_cluster(
     mode: str = "async",
     seed: int = 1,
     server_app: ServerApp | None = None,
+    run_dir: Path | None = None,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -116,9 +136,10 @@ def local_cluster(
         mode: of tables that name none: `async` or `sync`.
         seed: of initial values.
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
+        run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app)
+    return LocalNodes(servers, workers, mode, seed, server_app, run_dir)

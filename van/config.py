@@ -8,6 +8,8 @@ from typing import Literal
 from van.errors import ConfigError
 from van.quantities import NBytes, Seconds
 
+LONGEST_SPIN = 10e-3  # seconds; whoever looks keeps a core from all others meanwhile
+
 
 @dataclass(frozen=True, kw_only=True)
 class VanConfig:
@@ -47,6 +49,9 @@ class VanConfig:
             if value < least:
                 problem = f"expected {least} or more, got {value}"
                 raise ConfigError(problem, section="van", key=key)
+        if not 0 <= self.spin <= LONGEST_SPIN:
+            problem = f"expected 0s to {LONGEST_SPIN * 1000:g}ms, got {self.spin:g}s"
+            raise ConfigError(f"{problem}: it keeps a core busy", section="van", key="spin")
         if not self.resend_timeout > 0:
             problem = (
                 f"expected more than 0 seconds, got {self.resend_timeout}; resend = off ends it"

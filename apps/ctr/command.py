@@ -70,6 +70,7 @@ def train_command(
     job_config.checkpoint.require_times()
     if mode == "cluster":
         check_size(job_config)
+        check_failures(job_config, cluster)
     run = RunFolder(path=out)
     inis = read_inis({"model.ini": conf, "cluster.ini": cluster})
     files = find_data(data)
@@ -129,6 +130,22 @@ def check_model(settings: ModelConfig, origin: Origin) -> None:
         where = {"section": error.section, "key": error.key}
         file = error.file or origin(f"{error.section}.{error.key}")
         raise ConfigError(error.problem, file=file, **where) from error
+
+
+def check_failures(job: JobConfig, file: Path | None) -> None:
+    """Refuse to go on without a worker where the others cannot.
+
+    Raises:
+        ConfigError: `sync`, and a worker's death would not stop the job.
+    """
+    wanted = job.cluster.on_worker_failure
+    if job.param_sync.mode == "sync" and wanted != "stop":
+        problem = (
+            f"{wanted} needs async mode: in sync each step needs every worker's part of its batch, "
+            f"and a worker that is started again has lost count of the steps; use stop"
+        )
+        where = {"section": "cluster", "key": "on_worker_failure"}
+        raise ConfigError(problem, file=None if file is None else str(file), **where)
 
 
 def check_network(job: TrainJob, origin: Origin) -> None:

@@ -7,9 +7,11 @@ pass; more is read again, so a file may be larger than memory.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.ctr.batch import Blocks, Rows
+from apps.ctr.epoch_reader import EpochReader
 from apps.ctr.errors import DataError
 from apps.ctr.parquet_source import WINDOW_ROWS, ParquetSource
 from apps.ctr.schema import Schema
@@ -34,7 +37,13 @@ class Source(Protocol):
     def rows(self) -> int | None: ...
     @property
     def chunks(self) -> int: ...
+    @property
+    def chunk_rows(self) -> list[int] | None:
+        """Rows of each chunk, if that is known without reading it."""
+
     def read(self, chunk: int) -> Iterator[Rows]: ...
+    def count(self) -> int:
+        """Rows of the file, counted if need be."""
 
 
 def open_source(
@@ -107,6 +116,7 @@ class Dataset:
         self._room = cache
         self._chunks: dict[int, list[Rows]] = {}
         self._lock = threading.Lock()
+        self._count = source.rows
 
     @property
     def schema(self) -> Schema:
@@ -117,22 +127,53 @@ class Dataset:
         """How many, if that is known without reading the file."""
         return self.source.rows
 
-    def batches(self, size: int, *, shuffle: tuple[int, int] | None = None) -> Iterator[Batch]:
+    def count(self) -> int:
+        """How many rows, for which text is read once."""
+        with self._lock:
+            if self._count is None:
+                self._count = self.source.count()
+        return self._count
+
+    @property
+    def grain(self) -> int:
+        """How many rows are read at once, about; a reader of part of them reads all."""
+        sizes = self.source.chunk_rows
+        return max(1, sizes[0]) if sizes else 1
+
+    def reader(self, shuffle: tuple[int, int] | None = None) -> EpochReader:
+        """A pass over the rows in ranges of positions; see `batches` for `shuffle`."""
+        chunks = np.arange(self.source.chunks)
+        if shuffle is not None:
+            chunks = np.random.default_rng(shuffle).permutation(chunks)
+        read = partial(self._windows, shuffle)
+        return EpochReader(chunks.tolist(), self.source.chunk_rows, read)
+
+    def batches(
+        self,
+        size: int,
+        *,
+        shuffle: tuple[int, int] | None = None,
+        within: tuple[int, int] | None = None,
+        reader: EpochReader | None = None,
+    ) -> Iterator[Batch]:
         """All rows in batches of `size`, the last one smaller if it must.
 
         Args:
             shuffle: (seed, epoch): chunks come in an order drawn from these, and so do the rows
                 within each window; None is the order of the file.
+            within: only rows at these positions of that order, from one to another.
+            reader: of an earlier call with the same `shuffle`, which then goes on.
         """
+        reader = reader or self.reader(shuffle)
+        start, stop = within or (0, sys.maxsize)
         pieces: list[Piece] = []
         missing = size
-        for window, order in self._windows(shuffle):
-            start, rows = 0, len(window)
-            while start < rows:
-                stop = min(rows, start + missing)
-                pieces.append(Piece(window, order, start, stop))
-                missing -= stop - start
-                start = stop
+        for window, order, begin, end in reader.parts(start, stop):
+            while begin < end:
+                upto = min(end, begin + missing)
+                pieces.append(Piece(window, order, begin, upto))
+                missing -= upto - begin
+                begin = upto
                 if not missing:
                     yield Batch(pieces)
                     pieces, missing = [], size
@@ -140,19 +181,13 @@ class Dataset:
             yield Batch(pieces)
 
     def _windows(
-        self, shuffle: tuple[int, int] | None
+        self, shuffle: tuple[int, int] | None, chunk: int
     ) -> Iterator[tuple[Rows, NDArray[np.int64] | None]]:
-        chunks = np.arange(self.source.chunks)
-        if shuffle is not None:
-            chunks = np.random.default_rng(shuffle).permutation(chunks)
-        for chunk in chunks.tolist():
-            for number, window in enumerate(self._chunk(chunk)):
-                order = None
-                if shuffle is not None:
-                    order = np.random.default_rng((*shuffle, chunk, number)).permutation(
-                        len(window)
-                    )
-                yield window, order
+        for number, window in enumerate(self._chunk(chunk)):
+            order = None
+            if shuffle is not None:
+                order = np.random.default_rng((*shuffle, chunk, number)).permutation(len(window))
+            yield window, order
 
     def _chunk(self, chunk: int) -> Iterator[Rows]:
         """The windows of one chunk, remembered if there is room."""

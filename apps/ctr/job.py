@@ -5,6 +5,7 @@ RUN/features/       dictionary and description of the features (and the extracte
 RUN/model/          the trained model
 RUN/metrics.json    the final figures, RUN/metrics.jsonl those of each interval
 RUN/learning_curve.png   the latter as a picture
+RUN/ledger.jsonl    which worker trained on which rows, for `pslite audit RUN`
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from apps.ctr.errors import SavedModelError
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
 from apps.ctr.output import replacing, writing
 from kv.checkpoint.config import CheckpointConfig
+from kv.leases.ledger import FILE as LEDGER
 
 MODES = ("local", "threads", "cluster")
 
@@ -51,6 +53,10 @@ class RunFolder:
     @property
     def curve(self) -> Path:
         return self.path / "learning_curve.png"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / LEDGER
 
     @property
     def feature_ini(self) -> Path:

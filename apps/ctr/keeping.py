@@ -1,14 +1,15 @@
-"""A training run's checkpoints: where each worker stands in its data, and what it has counted.
+"""A training run's checkpoints: what each worker has counted, beside the tables.
 
-A worker's state is its position (epoch and batches of it), its share of the figures, torch's random
-state and the network's buffers; the tables are the servers'. Kept with it is what settings the
-positions depend on: going on with another batch size would train on other rows than it seems.
+A worker's state is its portion of the figures, torch's random state and the network's buffers; the
+tables are the servers', and how far the data has been read is what the leases say. Kept with it is
+what settings that depends on: going on with another batch size would train on other rows than it
+seems.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -18,78 +19,57 @@ from apps.ctr.dataset import Dataset
 from apps.ctr.errors import CtrError
 from apps.ctr.learner import Learner
 from apps.ctr.modelconf import ModelConfig
-from apps.ctr.progress import Step
-from apps.ctr.share import Share
+from apps.ctr.portion import Portion
+from apps.ctr.reading import NAME, Trail
 from kv.checkpoint.collective import Checkpoints, Resumed
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.together import TogetherCheckpoints
+from kv.leases.reading import records_in
 
 _FIXED = {"train": ("batch_size", "shuffle", "seed"), "loss": ("loss",), "net": ("model", "layers")}
-
-
-@dataclass(frozen=True, order=True)
-class Position:
-    """The first `batch` batches of `epoch`, which counts from 1, have been trained on."""
-
-    epoch: int = 1
-    batch: int = 0
 
 
 class Standing:
     """What one worker has done so far, as it goes into a checkpoint.
 
     Attributes:
-        position, share: as they are now.
+        portion: as it is now.
         resumed_from: the checkpoint that the run goes on from, or None.
+        rows_before: that all workers of the former run had trained on, of all epochs.
     """
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
-        self.position, self.share = Position(), Share()
+        self.portion = Portion(learner.worker.rank)
         self.resumed_from: str | None = None
-
-    def add(self, step: Step) -> None:
-        """A step was taken."""
-        self.share.add(step)
-        self.position = Position(step.epoch, step.batch)
+        self.rows_before = 0
 
     def state(self) -> dict[str, Any]:
         """All of it in types that a checkpoint takes."""
         self._learner.finish()
         buffers = self._learner.network.named_buffers()
         return {
-            "position": [self.position.epoch, self.position.batch],
-            "share": self.share.as_message(),
+            "portion": self.portion.as_message(),
             "torch": torch.get_rng_state().numpy(),
             "buffers": {name: buffer.detach().cpu().numpy() for name, buffer in buffers},
         }
 
-    def go_on(self, found: Resumed, rank: int, workers: int, sync: bool) -> None:
-        """Stand where this worker stood in the former run.
+    def go_on(self, found: Resumed, workers: int) -> None:
+        """Carry on with the figures and the random state of the same worker of the former run.
 
-        Where there were others, or where they keep step but did not leave word in the same one:
-        where all of them had come to at least.
+        Where there were others, rank 0 carries on with the figures of all.
         """
         self.resumed_from = found.name
-        states = found.states
+        self.rows_before = records_in(found.manifest.reading.get(NAME, []))
+        states, rank = found.states, self.portion.rank
         if not states:  # a fuzzy checkpoint before all had left word
             return
         if len(states) == workers:
-            self._take(states[rank])
-            if sync:
-                self.position = min(Position(*state["position"]) for state in states)
-            return
-        self.position = min(Position(*state["position"]) for state in states)
-        if rank == 0:
+            self.portion = _portion(states[rank])
+        elif rank == 0:
             for state in states:
-                self.share.absorb(Share(**state["share"]))
+                self.portion.absorb(_portion(state))
         self._take_network(states[min(rank, len(states) - 1)])
-
-    def _take(self, state: Mapping[str, Any]) -> None:
-        self.position = Position(*state["position"])
-        known = {entry.name for entry in fields(Share)}
-        self.share = Share(**{key: state["share"][key] for key in known})
-        self._take_network(state)
 
     def _take_network(self, state: Mapping[str, Any]) -> None:
         torch.set_rng_state(torch.from_numpy(np.array(state["torch"])))
@@ -99,19 +79,18 @@ class Standing:
                     buffer.copy_(torch.from_numpy(np.array(state["buffers"][name])))
 
 
+def _portion(state: Mapping[str, Any]) -> Portion:
+    known = {entry.name for entry in fields(Portion)}
+    return Portion(**{key: value for key, value in state["portion"].items() if key in known})
+
+
 class Keeper:
     """The checkpoints of one worker that trains beside others; without a `dir` it does nothing."""
 
     def __init__(
-        self,
-        learner: Learner,
-        standing: Standing,
-        data: Dataset,
-        config: CheckpointConfig,
-        *,
-        sync: bool,
+        self, learner: Learner, standing: Standing, data: Dataset, config: CheckpointConfig
     ) -> None:
-        self._standing, self._config, self._sync = standing, config, sync
+        self._learner, self._standing, self._config = learner, standing, config
         self._worker, self._note = learner.worker, note_of(learner.conf, data)
         self._checkpoints: Checkpoints | None = None
         if config.dir:
@@ -125,14 +104,26 @@ class Keeper:
         if found is None:
             return False
         check_note(found, self._note)
-        workers = self._worker.num_workers
-        self._standing.go_on(found, self._worker.rank, workers, self._sync)
+        self._standing.go_on(found, self._worker.num_workers)
         return True
 
-    def at_step(self) -> None:
-        """After a step that `standing` knows of."""
+    def join(self) -> None:
+        """This worker was started again amid the job, whose tables are as the others made them."""
         if self._checkpoints is not None:
-            self._checkpoints.at_step(self._standing.state)
+            self._standing.resumed_from = self._checkpoints.join(self._standing.state)
+
+    def at_step(self, trail: Trail) -> None:
+        """After a step that `standing` knows of."""
+        if self._checkpoints is None:
+            return
+        if self._checkpoints.meets_after(0):  # all stand still: the last push counts as well
+            self._learner.finish()
+            trail.all_answered()
+        self._checkpoints.at_step(self._standing.state)
+
+    def idle(self) -> bool:
+        """There is nothing to do until others have done, or died; whether time has passed."""
+        return self._checkpoints is not None and self._checkpoints.idle(self._standing.state)
 
     def meets_next(self) -> bool:
         """Whether workers meet after the next step: nothing may be asked for ahead of it."""
@@ -153,10 +144,8 @@ class TogetherKeeper:
         standings: Sequence[Standing],
         data: Dataset,
         config: CheckpointConfig,
-        *,
-        sync: bool,
     ) -> None:
-        self._standings, self._config, self._sync = standings, config, sync
+        self._learners, self._standings, self._config = learners, standings, config
         self._note = note_of(learners[0].conf, data)
         self._checkpoints: TogetherCheckpoints | None = None
         if config.dir:
@@ -169,14 +158,18 @@ class TogetherKeeper:
         if not found:
             return False
         check_note(found, self._note)
-        for rank, standing in enumerate(self._standings):
-            standing.go_on(found, rank, len(self._standings), self._sync)
+        for standing in self._standings:
+            standing.go_on(found, len(self._standings))
         return True
 
-    def at_step(self) -> None:
+    def at_step(self, trails: Sequence[Trail]) -> None:
         """After a step of every worker."""
-        if self._checkpoints is not None:
-            self._checkpoints.at_step(lambda: [standing.state() for standing in self._standings])
+        if self._checkpoints is None:
+            return
+        for learner, trail in zip(self._learners, trails, strict=True):
+            learner.finish()
+            trail.all_answered()
+        self._checkpoints.at_step(lambda: [standing.state() for standing in self._standings])
 
 
 Meets = Callable[[], bool]

@@ -54,10 +54,15 @@ class ParquetSource:
             raise DataError(self.path, f"is no readable Parquet file: {error}") from error
         self.rows: int | None = sum(groups)
         self._chunks = _runs(groups, window_rows)
+        self.chunk_rows = [sum(groups[group] for group in run) for run in self._chunks]
 
     @property
     def chunks(self) -> int:
         return len(self._chunks)
+
+    def count(self) -> int:
+        """Rows of the file."""
+        return sum(self.chunk_rows)
 
     def read(self, chunk: int) -> Iterator[Rows]:
         """The windows of one chunk, in the order of the file."""

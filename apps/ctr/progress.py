@@ -27,6 +27,7 @@ class Step:
         batch: number of the global batch in its epoch, from 1.
         labels, scores: float32 (rows,), scores before the step.
         loss: sum of the rows' losses.
+        position: rows of the job up to here, of all workers and epochs; 0: not known.
     """
 
     epoch: int
@@ -34,6 +35,7 @@ class Step:
     labels: NDArray[np.float32]
     scores: NDArray[np.float32]
     loss: float
+    position: int = 0
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Progress:
         interval: batches between two reports; 0 is never.
         log: a file of one JSON object a line, or None.
         say: gets each line for people.
-        total: rows of all epochs for the bar, None if unknown.
+        total: rows of all epochs and workers for the bar, None if unknown.
         now: a clock in seconds.
     """
 
@@ -78,7 +80,7 @@ class Progress:
         self._log = log
         if log is not None:
             with writing(log):
-                log.write_text("", encoding="utf-8")
+                log.open("a").close()  # of a worker that is started again, it is carried on
         self._bar = tqdm(total=total, unit=" rows", disable=not sys.stderr.isatty(), leave=False)
         self._since, self._started = Interval(), now()
         self._rows, self._batches = 0, 0
@@ -86,7 +88,7 @@ class Progress:
     def __call__(self, step: Step) -> None:
         self._since.add(step)
         self._rows += len(step.labels)
-        self._bar.update(len(step.labels))
+        self._bar.update(max(0, step.position - self._bar.n))  # a piece may come a second time
         self._batches += 1
         if self._interval and self._batches % self._interval == 0:
             self._report(step)
@@ -111,11 +113,18 @@ class Progress:
             with writing(self._log), self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
-    def go_on(self, rows: int, whence: str) -> None:
-        """So many rows were trained on by the run that this one goes on from: say so."""
-        self._rows = rows
+    def go_on(self, name: str, rows: int, own: int) -> None:
+        """Carry on with the reports of a former run.
+
+        Args:
+            name: of the checkpoint.
+            rows: of the job that were trained on, of all epochs.
+            own: those of this worker.
+        """
+        self._rows = own
         self._bar.update(rows)
-        self._say(f"going on from {whence}, {rows:,} rows of this worker were trained on")
+        total = "" if self._bar.total is None else f" of {self._bar.total:,}"
+        self._say(f"going on from {name}: {rows:,}{total} rows were trained on")
 
     def close(self) -> None:
         self._bar.close()

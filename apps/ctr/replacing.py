@@ -61,7 +61,7 @@ def start_afresh(run: RunFolder, scratch: Path, data: Path, inis: Mapping[str, b
     """
     try:
         _remove_model(run.model)
-        stale = [run.metrics, run.intervals, run.curve, run.job, run.feature_ini]
+        stale = [run.metrics, run.intervals, run.curve, run.job, run.feature_ini, run.ledger]
         stale += [run.conf / "model.ini", run.conf / "cluster.ini"]
         if data.resolve().parent != run.features.resolve():
             stale += [run.features / FILE_NAME, run.features / DICTIONARY]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from apps.ctr.parquet_source import WINDOW_ROWS
 from apps.ctr.progress import Progress
 from apps.ctr.savedmodel import save_model
 from apps.ctr.trainer import TrainResult, train_together, train_worker
+from kv.leases.ledger import Ledger
 from kv.local import LocalCluster
 from kv.protocols import Worker
 from pslite.config import JobConfig
@@ -105,7 +108,8 @@ def _warn_of_doubt(job: TrainJob) -> None:
 def _run_here(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
-    cluster = LocalCluster(job.workers, job.table_mode, job.seed)
+    ledger = Ledger(job.run.ledger, secrets.token_hex(8), time.time)
+    cluster = LocalCluster(job.workers, job.table_mode, job.seed, record=ledger.record)
     workers: list[Worker] = [cluster.worker(rank) for rank in range(job.workers)]
     progress = _progress(job, data, say)
     try:
@@ -120,13 +124,16 @@ def _run_here(job: TrainJob, say: Say) -> None:
         )
     finally:
         progress.close()
+        ledger.close()
     finish(job, data, result)
 
 
 def _run_threads(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
-    nodes = pslite.local_cluster(job.servers, job.workers, job.table_mode, job.seed)
+    nodes = pslite.local_cluster(
+        job.servers, job.workers, job.table_mode, job.seed, run_dir=job.run.path
+    )
     with nodes as cluster:
         cluster.run(lambda worker: _work(job, worker, data, test, say))
 
@@ -160,8 +167,8 @@ def _work(job: TrainJob, worker: Worker, data: Dataset, test: Dataset | None, sa
 
 
 def _progress(job: TrainJob, data: Dataset, say: Say) -> Progress:
-    """Reports of rank 0, which has one part in `workers` of the rows."""
-    total = None if data.rows is None else data.rows * job.conf.train.epoch // job.workers
+    """Reports of rank 0; how far its pieces lie in the data says how far the job is."""
+    total = data.count() * job.conf.train.epoch
     return Progress(job.conf.debug.interval, job.run.intervals, say, total)
 
 

@@ -31,6 +31,7 @@ class TextSource:
 
     chunks = 1
     rows: int | None = None
+    chunk_rows: list[int] | None = None
 
     def __init__(self, path: str | Path, blocks: Blocks, block_bytes: int = BLOCK_BYTES) -> None:
         self.path, self._blocks, self._block_bytes = str(path), blocks, block_bytes
@@ -42,6 +43,10 @@ class TextSource:
         )
         if first is not None and not any(self._widths.values()):
             raise DataError(self.path, "has no features in its first lines", line=1)
+
+    def count(self) -> int:
+        """Lines of the file, all of which are read for it, but not taken apart."""
+        return sum(len(lines) for _, lines in self._lines())
 
     def read(self, chunk: int) -> Iterator[Rows]:
         """The windows of the file, in order."""

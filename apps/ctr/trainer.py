@@ -1,12 +1,15 @@
 """The training loop of one worker, and of several that share a process.
 
-Asynchronous: batch i belongs to worker i mod W, whose loss is the mean over its batch.
-Synchronous: each batch is cut into W contiguous parts and each worker's loss is its rows' sum over
-the rows of the whole batch, so the sum of the parts' gradients is the gradient of the batch; a
-worker whose part is empty takes its step all the same.
+Asynchronous: a worker's loss is the mean over its batch. Synchronous: each worker's loss is its
+rows' sum over the rows of the whole batch, so the sum of the parts' gradients is the gradient of
+the batch; a worker whose part is empty takes its step all the same. `apps.ctr.reading` says who
+gets which rows.
 
 Everything drawn at random comes from seeds, and each loop runs in a fixed order: with a fixed
 number of workers the same data gives the same model, asynchronous steps of separate workers aside.
+
+A worker may be started again amid the training, or die for good while others go on: it does not
+begin the model anew, its rows are trained on by others, and what it should have tested rank 0 does.
 """
 
 from __future__ import annotations
@@ -14,22 +17,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
-from apps.ctr.batch import Rows, part_bounds
 from apps.ctr.dataset import Dataset
-from apps.ctr.keeping import Keeper, Meets, Position, Standing, TogetherKeeper
+from apps.ctr.keeping import Keeper, Meets, Standing, TogetherKeeper
 from apps.ctr.learner import Learner
 from apps.ctr.metrics import Quality, quality
 from apps.ctr.modelconf import ModelConfig
+from apps.ctr.portion import Portion
 from apps.ctr.progress import Progress, Step
-from apps.ctr.share import Share
+from apps.ctr.reading import NAME, Share, Trail, shards_of, shares
 from apps.ctr.snapshot import Snapshot, take_snapshot
 from apps.ctr.stopwatch import PARTS, Stopwatch
 from kv.checkpoint.config import CheckpointConfig
+from kv.leases.reader import Shards
 from kv.protocols import Worker
 
 Listener = Callable[[Step], None]
@@ -42,8 +44,9 @@ class TrainResult:
 
     Attributes:
         train_samples: rows trained on, each epoch counted.
-        train_clicks: those of them whose label is 1.
+        train_clicks: those whose label is 1, of the workers that were there at the end.
         train_logloss: mean over the last epoch, each row scored before its step; None without one.
+            Of those workers, too.
         seconds: of the training loop, of the slowest worker.
         step_seconds: part of a step -> seconds, a list by rank.
         test: quality on the test data; None without any.
@@ -83,54 +86,38 @@ def train_steps(
     data: Dataset,
     *,
     sync: bool,
-    start: Position = Position(),  # noqa: B008 (it is frozen)
+    shards: Shards | None = None,
+    trail: Trail | None = None,
     meets_next: Meets = lambda: False,
 ) -> Iterator[Step]:
-    """Train on all epochs, one step at each `next`; see the module for who gets which rows.
+    """Train on all epochs, one step at each `next`.
 
     Args:
-        start: how far the data has been trained on.
+        shards: the leases of the data; None: they are asked for.
+        trail: is told of each step; None: one of these shards'.
         meets_next: whether workers meet after the next step, so that nothing is asked for ahead.
     """
-    conf = learner.conf.train
-    shares = _shares(learner, data, sync, start)
+    conf, worker = learner.conf.train, learner.worker
+    shards = shards or shards_of(worker, conf, data, sync=sync)
+    trail = trail or Trail(shards)
     learner.clock.skip()
-    for share, upcoming in _with_next(shares, look_ahead=conf.prefetch and not sync):
-        learner.clock.lap("data")
-        next_rows = None if upcoming is None or meets_next() else upcoming.rows
-        loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
-        yield Step(share.epoch, share.number, share.rows.labels, scores, loss)
-        learner.clock.skip()
+    for piece in shares(worker, conf, data, shards, sync=sync):
+        trail.began()
+        for share, upcoming in _with_next(piece, look_ahead=conf.prefetch and not sync):
+            learner.clock.lap("data")
+            next_rows = None if upcoming is None or meets_next() else upcoming.rows
+            loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
+            trail.pushed(share)
+            labels = share.rows.labels
+            yield Step(share.epoch, share.number, labels, scores, loss, share.position)
+            learner.clock.skip()
+        learner.finish()  # before the next piece is asked for, which says that this one is done
     learner.finish()
 
 
-class _Batch(NamedTuple):
-    """A worker's rows of a batch of `batch_rows`; epochs and numbers count from 1."""
-
-    epoch: int
-    number: int
-    rows: Rows
-    batch_rows: int
-
-
-def _shares(learner: Learner, data: Dataset, sync: bool, start: Position) -> Iterator[_Batch]:
-    """The batches, or parts of batches, that the learner's worker trains on from `start` on."""
-    conf, worker = learner.conf.train, learner.worker
-    rank, workers = worker.rank, worker.num_workers
-    for epoch in range(start.epoch, conf.epoch + 1):
-        shuffle = (conf.seed, epoch) if conf.shuffle else None
-        done = start.batch if epoch == start.epoch else 0
-        batches = islice(data.batches(conf.batch_size, shuffle=shuffle), done, None)
-        for number, batch in enumerate(batches, done):
-            if not sync and number % workers != rank:
-                continue
-            bounds = part_bounds(batch.size, rank, workers) if sync else (0, batch.size)
-            yield _Batch(epoch, number + 1, batch.rows(*bounds), batch.size)
-
-
 def _with_next(
-    batches: Iterator[_Batch], *, look_ahead: bool
-) -> Iterator[tuple[_Batch, _Batch | None]]:
+    batches: Iterator[Share], *, look_ahead: bool
+) -> Iterator[tuple[Share, Share | None]]:
     """Each batch with the one after it; with None where that is not looked for, or is none."""
     if not look_ahead:
         yield from ((batch, None) for batch in batches)
@@ -173,32 +160,39 @@ def train_worker(
     """
     learner = Learner(worker, conf, data.schema, Stopwatch())
     standing = Standing(learner)
-    keeper = Keeper(learner, standing, data, checkpoint, sync=sync)
-    if not keeper.resume() and worker.rank == 0:
+    keeper = Keeper(learner, standing, data, checkpoint)
+    if worker.has_begun(NAME):
+        keeper.join()
+    elif not keeper.resume() and worker.rank == 0:
         learner.assign_initial()
     _go_on(listener, standing)
+    shards = shards_of(worker, conf.train, data, sync=sync)
+    shards.meanwhile, trail = keeper.idle, Trail(shards)
     worker.barrier("model is ready")
-    started = time.perf_counter() - standing.share.seconds
+    portion = standing.portion
+    started = time.perf_counter() - portion.seconds
     steps = train_steps(
-        learner, data, sync=sync, start=standing.position, meets_next=keeper.meets_next
+        learner, data, sync=sync, shards=shards, trail=trail, meets_next=keeper.meets_next
     )
     for step in steps:
-        standing.add(step)
+        portion.add(step)
+        portion.seconds = time.perf_counter() - started
         if listener is not None:
             listener(step)
-        standing.share.seconds = time.perf_counter() - started
-        keeper.at_step()
+        keeper.at_step(trail)
     keeper.close()
-    share = standing.share
-    share.step_seconds = dict(learner.clock.seconds)
+    portion.step_seconds = dict(learner.clock.seconds)
     worker.barrier("model is trained")
     if test is not None:
-        _test(learner, test, share)
-    shares = worker.gather(share.as_message())
+        _test(learner, test, portion)
+    gathered = worker.gather(portion.as_message())
     result = None
-    if shares is not None:
-        found = [Share(**share) for share in shares]
-        result = _result(found, learner, test is not None, standing.resumed_from)
+    if gathered is not None:
+        portions = [Portion(**found) for found in gathered]
+        if test is not None:
+            portions += _test_for(set(range(worker.num_workers)), portions, learner, test)
+        samples = shards.data.records * shards.data.epochs  # all of them, whoever is gone
+        result = _result(portions, standing, learner, samples, test is not None)
     worker.barrier("model is read")
     return result
 
@@ -220,14 +214,17 @@ def train_together(
     """
     learners = [Learner(worker, conf, data.schema, Stopwatch()) for worker in workers]
     standings = [Standing(learner) for learner in learners]
-    keeper = TogetherKeeper(learners, standings, data, checkpoint, sync=sync)
+    keeper = TogetherKeeper(learners, standings, data, checkpoint)
     if not keeper.resume():
         learners[0].assign_initial()
     _go_on(listener, standings[0])
-    started = time.perf_counter() - max(standing.share.seconds for standing in standings)
+    portions = [standing.portion for standing in standings]
+    started = time.perf_counter() - max(portion.seconds for portion in portions)
+    sharing = [shards_of(worker, conf.train, data, sync=sync) for worker in workers]
+    trails = [Trail(shards) for shards in sharing]
     runs = [
-        train_steps(learner, data, sync=sync, start=standing.position)
-        for learner, standing in zip(learners, standings, strict=True)
+        train_steps(learner, data, sync=sync, shards=shards, trail=trail)
+        for learner, shards, trail in zip(learners, sharing, trails, strict=True)
     ]
     running = list(range(len(runs)))
     while running:
@@ -236,52 +233,65 @@ def train_together(
             if step is None:
                 running.remove(rank)
                 continue
-            standings[rank].add(step)
-            standings[rank].share.seconds = time.perf_counter() - started
+            portions[rank].add(step)
+            portions[rank].seconds = time.perf_counter() - started
             if listener is not None and rank == 0:
                 listener(step)
         if running:
-            keeper.at_step()
-    shares = [standing.share for standing in standings]
-    for learner, share in zip(learners, shares, strict=True):
-        share.seconds = time.perf_counter() - started
-        share.step_seconds = dict(learner.clock.seconds)
+            keeper.at_step(trails)
+    for learner, portion in zip(learners, portions, strict=True):
+        portion.seconds = time.perf_counter() - started
+        portion.step_seconds = dict(learner.clock.seconds)
     if test is not None:
-        for learner, share in zip(learners, shares, strict=True):
-            _test(learner, test, share)
-    return _result(shares, learners[0], test is not None, standings[0].resumed_from)
+        for learner, portion in zip(learners, portions, strict=True):
+            _test(learner, test, portion)
+    samples = sharing[0].data.records * sharing[0].data.epochs
+    return _result(portions, standings[0], learners[0], samples, test is not None)
 
 
 def _go_on(listener: Listener | None, standing: Standing) -> None:
-    """Let the reports count on from the rows of an earlier run, if there was one."""
-    if isinstance(listener, Progress) and standing.resumed_from is not None:
-        epoch, batch = standing.position.epoch, standing.position.batch
-        whence = f"{standing.resumed_from}, after batch {batch} of epoch {epoch}"
-        listener.go_on(standing.share.rows, whence)
+    """Let the reports carry on with those of an earlier run."""
+    if isinstance(listener, Progress) and standing.rows_before and standing.resumed_from:
+        listener.go_on(standing.resumed_from, standing.rows_before, standing.portion.rows)
 
 
-def _test(learner: Learner, test: Dataset, share: Share) -> None:
-    steps = list(score_part(learner, test, learner.worker.rank, learner.worker.num_workers))
+def _test(learner: Learner, test: Dataset, portion: Portion) -> None:
+    steps = list(score_part(learner, test, portion.rank, learner.worker.num_workers))
     empty = np.empty(0, np.float32)
-    share.labels = np.concatenate([empty, *(step.labels for step in steps)])
-    share.scores = np.concatenate([empty, *(step.scores for step in steps)])
+    portion.labels = np.concatenate([empty, *(step.labels for step in steps)])
+    portion.scores = np.concatenate([empty, *(step.scores for step in steps)])
+
+
+def _test_for(
+    ranks: set[int], portions: Sequence[Portion], learner: Learner, test: Dataset
+) -> list[Portion]:
+    """Portions of workers that are not there any more: what they should have tested, no more."""
+    missing = [Portion(rank) for rank in sorted(ranks - {portion.rank for portion in portions})]
+    for portion in missing:
+        _test(learner, test, portion)
+        portion.step_seconds = dict.fromkeys(PARTS, 0.0)
+    return missing
 
 
 def _result(
-    shares: Sequence[Share], learner: Learner, is_tested: bool, resumed_from: str | None
+    portions: Sequence[Portion],
+    standing: Standing,
+    learner: Learner,
+    samples: int,
+    is_tested: bool,
 ) -> TrainResult:
-    last = max(share.epoch for share in shares)
-    latest = [share for share in shares if share.epoch == last]
-    rows = sum(share.epoch_rows for share in latest)
-    labels = np.concatenate([share.labels for share in shares])
-    scores = np.concatenate([share.scores for share in shares])
+    last = max(portion.epoch for portion in portions)
+    latest = [portion for portion in portions if portion.epoch == last]
+    rows = sum(portion.epoch_rows for portion in latest)
+    labels = np.concatenate([portion.labels for portion in portions])
+    scores = np.concatenate([portion.scores for portion in portions])
     return TrainResult(
-        train_samples=sum(share.rows for share in shares),
-        train_clicks=sum(share.clicks for share in shares),
-        train_logloss=sum(share.epoch_loss for share in latest) / rows if rows else None,
-        seconds=max(share.seconds for share in shares),
-        step_seconds={part: [share.step_seconds[part] for share in shares] for part in PARTS},
+        train_samples=samples,
+        train_clicks=sum(portion.clicks for portion in portions),
+        train_logloss=sum(portion.epoch_loss for portion in latest) / rows if rows else None,
+        seconds=max(portion.seconds for portion in portions),
+        step_seconds={part: [portion.step_seconds[part] for portion in portions] for part in PARTS},
         test=quality(labels, scores) if is_tested else None,
         snapshot=take_snapshot(learner),
-        resumed_from=resumed_from,
+        resumed_from=standing.resumed_from,
     )

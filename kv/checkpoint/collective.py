@@ -12,6 +12,10 @@
 Kind `step`: the workers meet at a barrier, everything stands still, and a job that goes on from
 there, with as many workers, comes to the same bits. Kind `fuzzy`: nobody waits; rows are read while
 others change, and workers leave their own state from time to time.
+
+A meeting is two barriers with a leader's work between them, and is known by nothing else: a worker
+that was started again falls in with the others at the next one, whatever steps it has taken. How
+far data that workers share (`worker.shards`) has been read is in a checkpoint by itself.
 """
 
 from __future__ import annotations
@@ -23,15 +27,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kv.checkpoint.config import CheckpointConfig
-from kv.checkpoint.desk import Command
 from kv.checkpoint.errors import CheckpointError, CheckpointWriteError
-from kv.checkpoint.leading import Leader, Saving, hear, steps_for
+from kv.checkpoint.leading import Leader, Note, Saving, hear, leave_note, notes_left, steps_for
 from kv.checkpoint.manifest import Manifest
 from kv.checkpoint.places import place_of
-from kv.checkpoint.plan import Plan
+from kv.checkpoint.plan import NEVER, Plan
 from kv.checkpoint.shards import Shards, shards_of
 from kv.checkpoint.shelf import Shelf
 from kv.checkpoint.state import pack_state
+from kv.leases.reading import Ranges
 from kv.local_worker import LocalWorker
 from kv.protocols import Worker
 from kv.remote_worker import RemoteWorker
@@ -42,6 +46,7 @@ log = logging.getLogger(__name__)
 State = Callable[[], Mapping[str, Any]]
 """A worker's own state as it is now: readers' positions, random states, counts."""
 
+HERE, TAKEN = "checkpoint: all are here", "checkpoint: it is taken"
 NOTES = 4  # a worker leaves its state so many times between two fuzzy checkpoints
 
 
@@ -115,8 +120,9 @@ class Checkpoints:
         self._shards: Shards = shards_of(worker)
         self._leader: Leader | None = None
         self._plan: Plan | None = None
-        self._meeting = 0
-        self._saving: Saving | None = None
+        self._meeting = self._held = 0  # the step of the next one; how many there were
+        self._resumed: str | None = None
+        self._saving: Underway | None = None
         self._noted_at = self._saved_at = now()
         self.tally = Tally()
 
@@ -144,7 +150,7 @@ class Checkpoints:
     @property
     def is_leader(self) -> bool:
         """Whether this worker names checkpoints and writes manifests."""
-        return self.worker.rank == 0
+        return worker_of(self.worker).is_first
 
     def leader(self) -> Leader:
         """What worker 0 leads with."""
@@ -181,7 +187,7 @@ class Checkpoints:
         news = hear(self._shards)
         if "failure" in news:
             raise CheckpointError(self.config.dir, news["failure"])
-        name = news["name"]
+        name = self._resumed = news["name"]
         if name is None:
             return None
         manifest = self.leader().shelf.manifest(name)
@@ -200,6 +206,7 @@ class Checkpoints:
                 leader.tell({"name": None})
                 return None
             notes = leader.load(chain, steps_for(chain[-1], self.worker.num_workers))
+            worker_of(self.worker).leases.resume(chain[-1].reading)
             leader.tell({"name": chain[-1].name, "notes": notes})
             for note in notes:
                 log.warning("%s", note)
@@ -210,6 +217,26 @@ class Checkpoints:
             return error
         return None
 
+    def join(self, state: State) -> str | None:
+        """Fall in with the others, after a start amid the job, instead of `resume`.
+
+        Returns the checkpoint that the job goes on from, if there is one.
+        """
+        worker = worker_of(self.worker)
+        news = hear(self._shards)
+        if self.config.kind == "step":
+            # Of a barrier that was passed before, one is let through at once; else one takes part.
+            self._held = int(news.get("held", 0))
+            self._leave_note(state, is_busy=False)
+            worker.barrier(HERE)
+            while worker.passed(TAKEN) < worker.passed(HERE):
+                worker.barrier(TAKEN)
+            news = hear(self._shards)
+            worker.resume_at(int(news.get("step", 0)))
+            self._note_news(news)
+        self._resumed = news.get("name" if "held" not in news else "resumed")
+        return self._resumed
+
     # -- saving -----------------------------------------------------------------------------------
 
     def save(self, state: State | None = None) -> str:
@@ -217,7 +244,7 @@ class Checkpoints:
 
         Returns its name. Raises CheckpointWriteError, on all workers, if it was not saved.
         """
-        news = self._meet(state or dict, is_done=False, must_save=True)
+        news = self._meet(state or dict, must_save=True)
         if "failure" in news:
             raise CheckpointWriteError(
                 self.config.dir, news["tried"], news["failure"], news["last_good"]
@@ -232,7 +259,7 @@ class Checkpoints:
         if self.config.kind == "fuzzy":
             self._drift(state)
         elif self.worker_steps >= self.next_meeting:
-            self._meet(state, is_done=False)
+            self._meet(state)
 
     def close(self, state: State) -> None:
         """This worker has no step left: keep meeting the others until all have come here."""
@@ -240,8 +267,22 @@ class Checkpoints:
             if self._saving is not None:
                 self._finish(self._saving)
             return
-        while self.next_meeting < 1 << 62 and not self._meet(state, is_done=True)["all_done"]:
-            pass
+        while self.next_meeting < NEVER:
+            if self._meet(state, is_busy=False, is_done=True).get("all_done"):
+                return
+
+    def idle(self, state: State) -> bool:
+        """This worker has no step to take until others have: meet them, if they meet at all.
+
+        Returns whether they have met.
+        """
+        if self.config.kind == "fuzzy":
+            self._drift(state)
+            return False
+        if self.next_meeting >= NEVER:
+            return False
+        self._meet(state, is_busy=False)
+        return True
 
     def meets_after(self, steps: int) -> bool:
         """Whether the workers meet after `steps` more steps: nothing is asked for across that."""
@@ -265,45 +306,71 @@ class Checkpoints:
     def _rank(self) -> int:
         return self.worker.rank
 
-    def _meet(self, state: State, *, is_done: bool, must_save: bool = False) -> dict[str, Any]:
-        """A barrier at which worker 0 decides; what it has told."""
+    def _meet(
+        self, state: State, *, is_busy: bool = True, is_done: bool = False, must_save: bool = False
+    ) -> dict[str, Any]:
+        """Two barriers, between which the leader decides; what it has told."""
         meeting = self.next_meeting
-        self.worker.barrier("checkpoint: all are here")
-        part = {"done": is_done, "steps": self.worker_steps, "state": pack_state(state())}
-        parts = self.worker.gather(part)
-        if parts is not None:
-            self._lead(parts, meeting, must_save)
-        self.worker.barrier("checkpoint: it is taken")
+        self._leave_note(state, is_busy=is_busy, is_done=is_done)
+        self.worker.barrier(HERE)
+        if self.is_leader:
+            self._lead(meeting, must_save)
+        self.worker.barrier(TAKEN)
         news = hear(self._shards)
-        self._meeting = int(news["meeting"])
+        self._note_news(news)
         return news
 
-    def _lead(self, parts: list[Any], meeting: int, must_save: bool) -> None:
+    def _leave_note(self, state: State, *, is_busy: bool = True, is_done: bool = False) -> None:
+        about = {"held": self._held, "steps": self.worker_steps, "busy": is_busy, "done": is_done}
+        leave_note(self._shards, self._rank, Note(about, pack_state(state())))
+        worker_of(self.worker).leases.settle()
+
+    def _note_news(self, news: Mapping[str, Any]) -> None:
+        if self.next_meeting < NEVER:  # it also makes the plan
+            self._meeting = int(news.get("meeting", self._meeting))
+        self._held = int(news.get("held", self._held))
+
+    def _lead(self, meeting: int, must_save: bool) -> None:
+        """Decide on a meeting, and tell the others; of the dead there are notes of earlier ones."""
         assert self._plan is not None
-        all_done = all(part["done"] for part in parts)
-        step = max(part["steps"] for part in parts)
-        is_due = not all_done and self._plan.decide(max(step, meeting), self._now())
-        news: dict[str, Any] = {"all_done": all_done, "name": None}
+        notes = notes_left(self._shards)
+        come = {rank: n.about for rank, n in notes.items() if n.about["held"] == self._held}
+        all_done = all(
+            rank in come and come[rank]["done"] for rank in worker_of(self.worker).ranks_here()
+        )
+        step = max([meeting, *(about["steps"] for about in come.values())])
+        is_due = any(about["busy"] for about in come.values()) and self._plan.decide(
+            step, self._now()
+        )
+        news: dict[str, Any] = {"all_done": all_done, "name": None, "resumed": self._resumed}
         if must_save or is_due:
-            steps, states = [p["steps"] for p in parts], [p["state"] for p in parts]
             try:
-                news["name"] = self._save(steps, states)
+                news["name"] = self._save(notes)
             except CheckpointWriteError as error:
                 news |= {"failure": error.reason, "tried": error.name}
                 news["last_good"] = error.last_good
-        news["meeting"] = self._plan.meeting
+        news |= {"meeting": self._plan.meeting, "held": self._held + 1, "step": step}
         self.leader().tell(news)
 
-    def _save(self, steps: list[int], states: list[bytes]) -> str:
-        leader = self.leader()
+    def _save(self, notes: Mapping[int, Note]) -> str:
+        leader, reading = self.leader(), worker_of(self.worker).leases.look().read
+        steps, states = self._by_rank(notes)
         try:
-            manifest = leader.finish(leader.begin("step"), steps, states, self._note)
+            saving = leader.begin("step")
+            manifest = leader.finish(saving, steps, states, self._note, reading)
         except CheckpointWriteError as error:
             self._failed(error)
             raise
         self.tally.saved.append(manifest.name)
         log.info("checkpoint %s of step %s saved", manifest.name, steps)
         return manifest.name
+
+    def _by_rank(self, notes: Mapping[int, Note]) -> tuple[list[int], list[bytes]]:
+        """Steps of all workers, the gone as far as any, and the states that there are."""
+        furthest = max((note.about["steps"] for note in notes.values()), default=self.worker_steps)
+        ranks = range(self.worker.num_workers)
+        steps = [notes[rank].about["steps"] if rank in notes else furthest for rank in ranks]
+        return steps, [notes[rank].state for rank in ranks if rank in notes]
 
     def _failed(self, error: CheckpointWriteError) -> None:
         log.warning("%s", error)
@@ -320,14 +387,13 @@ class Checkpoints:
             due = due or self.worker_steps % max(1, by_steps // NOTES) == 0
         if due:
             self._noted_at = now
-            note = {"rank": self._rank, "state": pack_state(state())}
-            self._shards.wait(self._shards.start(Command.NOTE, [note]))
+            self._leave_note(state)
         if self.is_leader:
             self._lead_fuzzy(now)
 
     def _lead_fuzzy(self, now: float) -> None:
         if self._saving is not None:
-            if self.leader().is_written(self._saving):
+            if self.leader().is_written(self._saving.saving):
                 self._finish(self._saving)
             return
         by_steps = self.config.every_steps
@@ -335,20 +401,37 @@ class Checkpoints:
         is_due |= self.config.every > 0 and now >= self._saved_at + self.config.every
         if is_due:
             self._saved_at = now
+            # What workers have said up to here is in all rows that are read after it.
+            reading = worker_of(self.worker).leases.look().read
+            notes = notes_left(self._shards)
             try:
-                self._saving = self.leader().begin("fuzzy")
+                self._saving = Underway(self.leader().begin("fuzzy"), notes, reading)
             except CheckpointWriteError as error:
                 self._failed(error)
 
-    def _finish(self, saving: Saving) -> None:
+    def _finish(self, underway: Underway) -> None:
         self._saving = None
         steps = [self.worker_steps] * self.worker.num_workers
+        _, states = self._by_rank(underway.notes)
+        if len(states) < len(steps):
+            states = []  # some have not left word yet
         try:
-            manifest = self.leader().finish(saving, steps, None, self._note)
+            manifest = self.leader().finish(
+                underway.saving, steps, states, self._note, underway.reading
+            )
         except CheckpointWriteError as error:
             self._failed(error)
             return
         self.tally.saved.append(manifest.name)
+
+
+@dataclass(frozen=True)
+class Underway:
+    """A fuzzy checkpoint that servers are at work on, and what was known when it began."""
+
+    saving: Saving
+    notes: dict[int, Note]
+    reading: dict[str, Ranges]
 
 
 def worker_of(worker: Worker) -> LocalWorker | RemoteWorker:

@@ -1,15 +1,16 @@
 """What a server does for checkpoints, and what it is asked: the same over a network or without.
 
     command  body                             answer
-    SAVE     url, name, base, is_still        share (`ServerShard`), definitions, workers' notes
+    SAVE     url, name, base, is_still        share (`ServerShard`), definitions
     CHECK    url, name, files                 problems
     LOAD     url, names, steps                rows, notes
-    NOTE     rank, state                      -
+    NOTE     rank, about, state               -
+    NOTES    -                                what each worker has noted last: rank, about, state
     TELL     anything                         -
     HEAR     -                                what was told last
 
 Each answer is a dict; where something went wrong it has `error` and `kind`, the exception's name.
-TELL and HEAR let one worker tell the others; NOTE leaves a worker's state for fuzzy checkpoints.
+TELL and HEAR let one worker tell the others; NOTE leaves a worker's state for who leads.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Command(IntEnum):
     NOTE = 4
     TELL = 5
     HEAR = 6
+    NOTES = 7
 
 
 class Desk:
@@ -56,7 +58,7 @@ class Desk:
         self._saver = ShardSaver(engine, rank)
         self._working = threading.Lock()  # a save or a load at a time
         self._told: dict[str, Any] = {}
-        self._notes: dict[int, bytes] = {}
+        self._notes: dict[int, tuple[dict[str, Any], bytes]] = {}
 
     def answer(self, command: int, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one request; never raises for what can go wrong with files and tables."""
@@ -70,8 +72,10 @@ class Desk:
             if command == Command.CHECK:
                 return self._check(body)
             if command == Command.NOTE:
-                self._notes[int(body["rank"])] = bytes(body["state"])
+                self._notes[int(body["rank"])] = dict(body["about"]), bytes(body["state"])
                 return {}
+            if command == Command.NOTES:
+                return {"notes": [[rank, *note] for rank, note in sorted(self._notes.items())]}
             if command == Command.TELL:
                 self._told = dict(body)
                 return {}
@@ -89,7 +93,6 @@ class Desk:
         return {
             "shard": dataclasses.asdict(shard),
             "specs": [table.spec.to_dict() for table in list(self._engine.tables)],
-            "notes": [[rank, state] for rank, state in sorted(self._notes.items())],
         }
 
     def _check(self, body: Mapping[str, Any]) -> dict[str, Any]:

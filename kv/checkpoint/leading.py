@@ -28,6 +28,7 @@ from kv.checkpoint.rowfile import new_digest
 from kv.checkpoint.shards import Answer, Shards
 from kv.checkpoint.shelf import Shelf
 from kv.checkpoint.state import unpack_state
+from kv.leases.reading import Ranges
 from postoffice.errors import ClusterStoppedError
 from van.errors import PsliteError
 
@@ -95,21 +96,23 @@ class Leader:
         self,
         saving: Saving,
         steps: Sequence[int],
-        states: Sequence[bytes] | None = None,
+        states: Sequence[bytes],
         note: Mapping[str, Any] | None = None,
+        reading: Mapping[str, Ranges] | None = None,
     ) -> Manifest:
         """Wait for the servers and make it a checkpoint.
 
         Args:
             steps: completed by each worker, by rank.
-            states: the workers' own, packed, by rank; None: what they have noted at server 0.
+            states: the workers' own, packed, by rank, as they were when it began.
+            reading: how far data sets had been read then.
         Raises:
             CheckpointWriteError: it was not saved; those before are as they were.
         """
         try:
             answers = self._shards.wait(saving.request)
             _raise_failure(answers)
-            manifest = self._manifest(saving, answers, steps, states, note or {})
+            manifest = self._manifest(saving, answers, steps, states, note or {}, reading or {})
             if problem := manifest.problem():
                 raise ValueError(problem)
             self.shelf.place.publish(f"{saving.name}/{MANIFEST}", manifest.to_bytes())
@@ -126,12 +129,11 @@ class Leader:
         saving: Saving,
         answers: Sequence[Answer],
         steps: Sequence[int],
-        states: Sequence[bytes] | None,
+        states: Sequence[bytes],
         note: Mapping[str, Any],
+        reading: Mapping[str, Ranges],
     ) -> Manifest:
         shards = [ServerShard.from_dict(answer["shard"]) for answer in answers]
-        if states is None:
-            states = _noted(answers, len(steps))
         is_full = all(shard.is_full for shard in shards)
         created = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         return Manifest(
@@ -148,6 +150,7 @@ class Leader:
                 self._write_state(saving.name, rank, state) for rank, state in enumerate(states)
             ],
             note=dict(note),
+            reading=dict(reading),
             seconds=round(self._now() - saving.started, 3),
         )
 
@@ -270,6 +273,32 @@ class Leader:
         self._shards.wait(self._shards.start(Command.TELL, [news]))
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a worker has left for who leads.
+
+    Attributes:
+        about: `held`: checkpoint meetings that it knows of; `steps`: completed by it; `busy`:
+            whether it has steps to take now; `done`: whether it never has again.
+        state: its own, packed.
+    """
+
+    about: dict[str, Any]
+    state: bytes
+
+
+def leave_note(shards: Shards, rank: int, note: Note) -> None:
+    """Leave a note of the worker of that rank, in place of its last one."""
+    body = {"rank": rank, "about": note.about, "state": note.state}
+    shards.wait(shards.start(Command.NOTE, [body]))
+
+
+def notes_left(shards: Shards) -> dict[int, Note]:
+    """The last note of each worker, by rank."""
+    found = shards.wait(shards.start(Command.NOTES, [{}]))[0]["notes"]
+    return {int(rank): Note(dict(about), bytes(state)) for rank, about, state in found}
+
+
 def hear(shards: Shards) -> Answer:
     """What the leader told last."""
     return shards.wait(shards.start(Command.HEAR, [{}]))[0]
@@ -281,12 +310,6 @@ def steps_for(manifest: Manifest, num_workers: int) -> list[int]:
         return manifest.steps
     known = [steps for shard in manifest.servers for steps in shard.completed]
     return [max([*manifest.steps, *known], default=0)] * num_workers
-
-
-def _noted(answers: Sequence[Answer], workers: int) -> list[bytes]:
-    """What all workers have noted at server 0; nothing if one has not."""
-    noted: dict[int, bytes] = dict(answers[0]["notes"])
-    return [noted[rank] for rank in range(workers)] if len(noted) == workers else []
 
 
 def _raise_failure(answers: Sequence[Answer]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.checkpoint.rowfile import new_digest
+from kv.leases.reading import Ranges
 from kv.placement import NUM_SLOTS
 
 FORMAT = 1
@@ -121,6 +122,7 @@ class Manifest:
         specs: definitions of the tables, as `TableSpec.to_dict` has them.
         workers: files with the workers' own state, by rank; fewer, or none, where they gave none.
         note: the application's, such as a fingerprint of its settings.
+        reading: of each data set that workers share, what is read: [epoch, start, stop] each.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Manifest:
     servers: list[ServerShard]
     workers: list[FileEntry] = field(default_factory=list)
     note: dict[str, Any] = field(default_factory=dict)
+    reading: dict[str, Ranges] = field(default_factory=dict)
     seconds: float = 0.0
 
     def files(self) -> list[FileEntry]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 FIRST = 8  # steps until the first look at the clock
 MOST = 1 << 16  # steps between two meetings
+NEVER = 1 << 62  # a step that nobody comes to
 
 
 class Plan:
@@ -27,7 +28,8 @@ class Plan:
 
     def decide(self, step: int, now: float) -> bool:
         """At a meeting, after `step` steps: whether to save. `meeting` is then the next one."""
-        by_steps = bool(self._every_steps) and step % self._every_steps == 0
+        every = self._every_steps
+        by_steps = bool(every) and step // every > self._seen[0] // every
         is_due = by_steps or (self._every > 0 and now >= self._saved_at + self._every)
         if is_due:
             self._saved_at = now
@@ -41,7 +43,7 @@ class Plan:
             following.append(step + self._every_steps - step % self._every_steps)
         if self._every:
             following.append(step + self._steps_until(step, now))
-        return min(following, default=1 << 62)
+        return min(following, default=NEVER)
 
     def _steps_until(self, step: int, now: float) -> int:
         """Steps until a save is due by time; too few rather than too many, at first."""

@@ -59,6 +59,7 @@ class TogetherCheckpoints:
         notes = self._leader.load(chain, steps)
         for note in notes:
             log.warning("%s", note)
+        worker_of(self._workers[0]).leases.resume(chain[-1].reading)
         for worker, completed in zip(self._workers, steps, strict=True):
             worker_of(worker).resume_at(completed)
         return Resumed(chain[-1].name, None, self._leader.states(chain[-1]), notes, chain[-1])
@@ -73,7 +74,9 @@ class TogetherCheckpoints:
             return
         try:
             packed = [pack_state(state) for state in states()]
-            manifest = self._leader.finish(self._leader.begin("step"), steps, packed, self._note)
+            reading = worker_of(self._workers[0]).leases.look().read
+            saving = self._leader.begin("step")
+            manifest = self._leader.finish(saving, steps, packed, self._note, reading)
         except CheckpointWriteError as error:
             log.warning("%s", error)
             self.tally.failures.append(str(error))

@@ -154,6 +154,7 @@ def test_a_window_that_is_not_kept_is_forgotten_once_its_rows_are_used(
 
     class Watched:
         path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
+        chunk_rows, count = source.chunk_rows, source.count
 
         def read(self, chunk: int) -> Any:
             for window in source.read(chunk):
@@ -177,6 +178,7 @@ def test_a_cached_file_is_read_once(tmp_path: Path, generate: Callable[..., Any]
 
     class Counted:
         path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
+        chunk_rows, count = source.chunk_rows, source.count
 
         def read(self, chunk: int) -> Any:
             reads.append(chunk)
@@ -293,3 +295,49 @@ def test_another_set_of_features_is_refused(tmp_path: Path, generate: Callable[.
 
     with pytest.raises(DataError, match=r"has 1 dense_user features, but a\.tsv has 2"):
         schema.check_same(other.schema, other.path, "a.tsv")
+
+
+@pytest.mark.parametrize("shuffle", [None, (1, 2)])
+@pytest.mark.parametrize("is_text", [False, True])
+def test_ranges_of_an_epoch_are_the_rows_at_these_positions(
+    tmp_path: Path, generate: Callable[..., Any], shuffle: tuple[int, int] | None, is_text: bool
+) -> None:
+    made = generate(rows=200, seed=9)
+    source: Any = ParquetSource(
+        made.write_parquet(tmp_path / "f.parquet", row_group_size=17), BLOCKS, 20
+    )
+    if is_text:
+        source = TextSource(made.write_text(tmp_path / "f.tsv"), BLOCKS, 997)
+    data = Dataset(source)
+    whole = all_rows(data, 200, shuffle=shuffle)
+    reader = data.reader(shuffle)
+
+    assert data.count() == 200
+    for start, stop in [(0, 30), (30, 90), (110, 111), (150, 200), (5, 60), (60, 200), (0, 200)]:
+        batches = list(data.batches(16, within=(start, stop), reader=reader))
+        assert [b.size for b in batches[:-1]] == [16] * ((stop - start - 1) // 16)
+        found = Rows.concatenate([batch.rows() for batch in batches])
+        assert_same_rows(found, whole.slice(start, stop))
+
+
+def test_only_the_row_groups_of_a_range_are_read(
+    tmp_path: Path, generate: Callable[..., Any]
+) -> None:
+    path = generate(rows=100, seed=9).write_parquet(tmp_path / "f.parquet", row_group_size=10)
+    source = ParquetSource(path, BLOCKS, 10)
+    reads: list[int] = []
+
+    class Counted:
+        path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
+        chunk_rows, count = source.chunk_rows, source.count
+
+        def read(self, chunk: int) -> Any:
+            reads.append(chunk)
+            return source.read(chunk)
+
+    data = Dataset(Counted())
+    reader = data.reader()
+    for start, stop in [(20, 30), (30, 45), (45, 50), (82, 84)]:
+        list(data.batches(5, within=(start, stop), reader=reader))
+
+    assert reads == [2, 3, 4, 8]

@@ -338,7 +338,9 @@ def test_values_asked_for_ahead_change_nothing_in_one_process_and_in_rounds(
         assert train(files, ahead, 2, mode).digest == train(files, plain, 2, mode).digest
 
 
-def test_a_worker_of_a_cluster_asks_ahead_for_all_batches_but_the_first(files: list[Path]) -> None:
+def test_a_worker_of_a_cluster_asks_ahead_for_all_batches_but_a_pieces_first(
+    files: list[Path],
+) -> None:
     conf = conf_of("train.prefetch=true", "train.shuffle=true")
     data = [data_of(path, conf) for path in files]
     with local_cluster(servers=2, seed=7) as nodes:

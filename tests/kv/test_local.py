@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from kv.errors import (
     MissingKeyError,
     NonFiniteError,
     RankError,
+    SettingError,
     TableConflictError,
     ValueShapeError,
     WouldWaitError,
@@ -424,3 +426,11 @@ def test_a_failed_worker_wakes_those_who_wait_for_it() -> None:
         assert isinstance(result, ClusterStoppedError)
         assert "worker 2 failed with ValueError('no data')" in str(result)
     assert isinstance(results[2], ValueError)
+
+
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), "fast", None, True])
+def test_a_learning_rate_that_is_none_is_refused_by_the_name_of_its_table(lr: Any) -> None:
+    worker = LocalCluster().worker(0)
+
+    with pytest.raises(SettingError, match="table user: lr must be a finite number"):
+        worker.set_lr(worker.sparse_table("user", 2), lr)

@@ -66,7 +66,9 @@ def test_a_score_falls_by_its_decay_every_period() -> None:
         (lambda: sparse(memory_limit=-1), "memory_limit must be 0 or more, not -1"),
         (lambda: sparse(memory_limit=1 << 64), "memory_limit must fit 64 bits"),
         (lambda: sparse(memory_limit=0.5), "memory_limit must be an integer, not 0.5"),
-        (lambda: sparse(when_full="spill"), "when_full=spill needs a memory_limit, in bytes"),
+        (lambda: sparse(memory_limit="1 Gb of it"), "memory_limit: expected a size such as"),
+        (lambda: sparse(memory_limit="7 parsec"), "memory_limit: unknown unit 'parsec'"),
+        (lambda: sparse(when_full="spill"), "when_full=spill needs a memory_limit, such as 1GiB"),
         (lambda: sparse(when_full="drop"), "when_full must be refuse or evict or spill, not 'drop"),
         (lambda: TableSpec("a", "dense", 16, (3,), memory_limit=9), "a dense table is always who"),
         (lambda: TableSpec.from_dict({**sparse().to_dict(), "expiry": 3}), "a name is missing in"),
@@ -190,3 +192,7 @@ def test_a_full_table_of_an_engine_names_its_limit() -> None:
         engine.push(0, 0, 0, keys, np.ones((1000, 60), np.float32))
 
     assert engine.size(0) == 0
+
+
+def test_a_memory_limit_may_be_written_with_its_unit() -> None:
+    assert sparse(memory_limit="1GiB") == sparse(memory_limit=1 << 30)

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postoffice.node import Role
-from pslite.lifecycle import CONSEQUENCE, Failure, Lifecycle, NodeName, Phase, describe_status
+from pslite.lifecycle import (
+    CONSEQUENCE,
+    Failure,
+    Lifecycle,
+    NodeName,
+    Phase,
+    Tolerance,
+    describe_status,
+)
 
 SCHEDULER = NodeName(Role.SCHEDULER, 0)
 SERVER = NodeName(Role.SERVER, 0)
@@ -213,3 +221,107 @@ def test_whatever_happens_phases_only_go_forward_and_the_first_failure_stays(
         assert failure is None or life.failure == failure
         assert life.is_stopping == (life.failure is not None)
         assert life.is_over == (not life.alive)
+
+
+def tolerant(worker: str = "stop", server: str = "stop", restarts: int = 2) -> Lifecycle:
+    tolerance = Tolerance(worker=worker, server=server, restarts=restarts, pause=1.0)
+    life = Lifecycle(finish_timeout=30.0, grace=3.0, tolerance=tolerance)
+    for name in (SCHEDULER, SERVER, *WORKERS):
+        life.started(name)
+    life.all_started(now=0.0)
+    return life
+
+
+@pytest.mark.parametrize("node", [WORKERS[0], SERVER])
+def test_a_node_that_fails_is_started_again_after_a_pause_that_doubles(node: NodeName) -> None:
+    life = tolerant("restart", "restart")
+
+    life.exited(node, -9, now=10.0)
+    assert life.take_due(now=10.9) == []
+    assert life.take_due(now=11.0) == [node]
+    assert life.take_due(now=99.0) == []
+    life.started(node)
+    life.exited(node, 3, now=20.0)
+    assert life.take_due(now=21.9) == []
+    assert life.take_due(now=22.0) == [node]
+
+    assert (life.phase, life.failure, life.restarts) == (Phase.RUNNING, None, {node: 2})
+
+
+def test_a_node_that_fails_too_often_ends_the_job_with_its_code() -> None:
+    life = tolerant("restart", restarts=1)
+    life.exited(WORKERS[0], 3, now=0.0)
+    life.take_due(now=1.0)
+    life.started(WORKERS[0])
+
+    life.exited(WORKERS[0], 3, now=2.0)
+
+    problem = "exit code 3, after 1 restarts ([cluster] max_restarts)"
+    assert life.failure == Failure(WORKERS[0], 3, problem)
+
+
+def test_a_job_does_not_end_while_its_last_worker_is_about_to_be_started_again() -> None:
+    life = tolerant("restart")
+    life.exited(WORKERS[0], 0, now=0.0)
+    life.exited(WORKERS[1], 1, now=0.0)
+
+    assert life.phase is Phase.RUNNING
+    assert life.take_due(now=1.0) == [WORKERS[1]]
+    life.started(WORKERS[1])
+    life.exited(WORKERS[1], 0, now=2.0)
+
+    assert life.phase is Phase.FINISHING
+
+
+def test_others_go_on_without_a_worker_and_the_job_ends_well() -> None:
+    life = tolerant("continue")
+
+    life.exited(WORKERS[0], -9, now=0.0)
+    assert life.phase is Phase.RUNNING
+    for name in (WORKERS[1], SERVER, SCHEDULER):
+        life.exited(name, 0, now=1.0)
+
+    assert life.is_over
+    assert life.failure is None
+    assert list(life.lost) == [WORKERS[0]]
+
+
+def test_the_failure_of_the_only_worker_left_fails_the_job() -> None:
+    life = tolerant("continue")
+
+    life.exited(WORKERS[0], 1, now=0.0)
+    life.exited(WORKERS[1], 3, now=1.0)
+
+    assert life.failure == Failure(WORKERS[1], 3, "exit code 3")
+
+
+def test_a_worker_that_fails_after_another_has_done_its_part_does_not_fail_the_job() -> None:
+    life = tolerant("continue")
+
+    life.exited(WORKERS[0], 0, now=0.0)
+    life.exited(WORKERS[1], 3, now=1.0)
+
+    assert life.failure is None
+    assert life.phase is Phase.FINISHING
+
+
+def test_nothing_is_started_again_once_the_job_stops() -> None:
+    life = tolerant("restart")
+    life.exited(WORKERS[0], 1, now=0.0)
+
+    life.fail(INTERRUPT, now=0.5)
+
+    assert life.take_due(now=99.0) == []
+    for name in (WORKERS[1], SERVER, SCHEDULER):
+        life.exited(name, -signal.SIGTERM, now=1.0)
+    assert life.is_over
+
+
+@pytest.mark.parametrize("worker", ["restart", "continue"])
+def test_the_scheduler_is_not_spared(worker: str) -> None:
+    life = tolerant(worker, "restart")
+
+    life.exited(SCHEDULER, -9, now=0.0)
+
+    assert life.failure is not None
+    assert life.failure.node == SCHEDULER

@@ -2,7 +2,11 @@
 
 import os
 
+import pytest
+
+from van.config import VanConfig
 from van.cores import step_aside, times_put_off
+from van.errors import ConfigError
 from van.spinning import Spinning
 
 WINDOW = 1e-4
@@ -90,3 +94,9 @@ def test_stepping_aside_leaves_the_cores_that_may_be_used_as_they_were():
 
     assert os.sched_getaffinity(0) == before
     assert times_put_off() >= 0
+
+
+@pytest.mark.parametrize("spin", [-1e-6, 0.011, float("nan")])
+def test_looking_for_longer_than_any_sleep_costs_is_refused(spin: float) -> None:
+    with pytest.raises(ConfigError, match=r"spin: expected 0s to 10ms"):
+        VanConfig(spin=spin)

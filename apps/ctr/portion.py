@@ -13,9 +13,10 @@ from apps.ctr.progress import Step
 
 
 @dataclass
-class Share:
-    """What one worker did, as it is gathered at rank 0."""
+class Portion:
+    """What one worker did, as it is gathered at rank 0; losses are those of the last epoch."""
 
+    rank: int = 0
     rows: int = 0
     seconds: float = 0.0
     epoch: int = 0
@@ -27,14 +28,17 @@ class Share:
     scores: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
 
     def add(self, step: Step) -> None:
-        if step.epoch != self.epoch:
-            self.epoch, self.epoch_rows, self.epoch_loss = step.epoch, 0, 0.0
+        """A step was taken."""
         self.rows += len(step.labels)
         self.clicks += int(np.count_nonzero(step.labels))
+        if step.epoch < self.epoch:
+            return  # a piece of an epoch before, which another worker has left
+        if step.epoch > self.epoch:
+            self.epoch, self.epoch_rows, self.epoch_loss = step.epoch, 0, 0.0
         self.epoch_rows += len(step.labels)
         self.epoch_loss += float(row_losses(step.labels, step.scores).sum())
 
-    def absorb(self, other: Share) -> None:
+    def absorb(self, other: Portion) -> None:
         """Take over what another worker did, who is not here any more."""
         if other.epoch > self.epoch:
             self.epoch, self.epoch_rows, self.epoch_loss = other.epoch, 0, 0.0
@@ -45,4 +49,5 @@ class Share:
         self.seconds = max(self.seconds, other.seconds)
 
     def as_message(self) -> dict[str, Any]:
+        """In types that travel."""
         return dict(vars(self))

@@ -1,0 +1,104 @@
+"""Training goes on when workers die: what they had not done is done by others, all is tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from apps.ctr.command import check_failures
+from pslite.audit import audit
+from pslite.config import parse_job
+from van.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = """
+[sparse_dict]
+emb_dim = 4
+[net]
+layers = fc:8,tanh:-1,fc:1,sigmoid:-1
+[train]
+epoch = 20
+batch_size = 100
+shuffle = true
+[debug]
+interval = 5
+"""
+
+
+@pytest.fixture
+def final(tmp_path: Path, generate: Callable[..., Any]) -> Path:
+    folder = tmp_path / "features"
+    folder.mkdir()
+    generate(rows=5000, seed=1).write_parquet(folder / "final_train.parquet", row_group_size=500)
+    generate(rows=333, seed=2).write_parquet(folder / "final_test.parquet")
+    return folder
+
+
+def steps_of(job: subprocess.Popen[str], said: list[str]) -> Iterator[str]:
+    """What worker 0 reports of its steps."""
+    assert job.stdout is not None
+    for line in job.stdout:
+        said.append(line.rstrip())
+        if line.startswith("[worker 0] epoch"):
+            yield line
+
+
+def worker_process(job: subprocess.Popen[str], rank: str) -> psutil.Process:
+    for process in psutil.Process(job.pid).children(recursive=True):
+        env = process.environ()
+        if (env.get("DMLC_ROLE"), env.get("PSLITE_RANK")) == ("worker", rank):
+            return process
+    raise AssertionError(f"no worker {rank}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "rank"), [("restart", "1"), ("restart", "0"), ("continue", "1")])
+def test_a_killed_worker_costs_no_record_and_no_test_row(
+    what: str, rank: str, final: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model.ini").write_text(MODEL)
+    command = [sys.executable, "-m", "apps.ctr", "train", "--conf", "model.ini", "--async"]
+    command += ["--data", str(final), "--cluster", str(ROOT / "conf/local.ini"), "--out", "run"]
+    command += ["--mode", "cluster", "--servers", "1", "--workers", "2"]
+    command += ["--set", f"cluster.on_worker_failure={what}"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said: list[str] = []
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        steps = steps_of(job, said)
+        for _ in range(3):
+            next(steps)
+        worker_process(job, rank).send_signal(signal.SIGKILL)
+        for _ in steps:
+            pass
+        job.wait(timeout=240)
+    print("\n".join(said))
+
+    assert job.returncode == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    account = audit(tmp_path / "run")["train"]
+    assert account.balances, account.problems
+    assert account.expected == 20 * 5000
+    assert account.returned == 1
+    assert metrics["test_rows"] == 333
+    assert metrics["test_auc"] > 0.6
+    reports = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(reports[0])["epoch"] == 1
+
+
+@pytest.mark.parametrize("what", ["continue", "restart"])
+def test_in_sync_mode_the_death_of_a_worker_must_stop_the_job(what: str) -> None:
+    job = parse_job(f"[cluster]\non_worker_failure = {what}\n[param_sync]\nmode = sync\n")
+
+    with pytest.raises(ConfigError, match=f"on_worker_failure: {what} needs async mode"):
+        check_failures(job, Path("local.ini"))

@@ -1,0 +1,114 @@
+"""Workers as processes that die amid their pieces: the accounts balance all the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslite.audit import audit
+
+Environment = Callable[..., dict[str, str]]
+RunJob = Callable[..., subprocess.CompletedProcess[str]]
+
+# Adds 1 for each record; rank 1 dies in its first piece, once.
+COUNTS = """
+    import os, signal, sys
+    import numpy as np
+    import pslite
+
+    with pslite.connect() as worker:
+        table = worker.sparse_table("counts", 1, optimizer=pslite.SGD(lr=1.0), missing="zeros")
+        shards = worker.shards("numbers", 2000, epochs=2, unit=10)
+        if not shards.has_begun:
+            worker.barrier("all are there")
+        for piece in shards:
+            for start in range(piece.start, piece.stop, 10):
+                worker.wait(table.push([piece.epoch], [[-10.0]]))
+                shards.seen(start + 10 - piece.start)
+                if worker.rank == 1 and not os.path.exists("died"):
+                    open("died", "w").close()
+                    {death}
+        worker.barrier("all is read")
+        if worker.rank == 0:
+            print("sums", table.pull([1, 2]).ravel().astype(int).tolist())
+"""
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def sums(result: subprocess.CompletedProcess[str]) -> list[int]:
+    (line,) = [line for line in result.stdout.splitlines() if "sums" in line]
+    found: list[int] = json.loads(line.partition("sums ")[2])
+    return found
+
+
+@pytest.mark.parametrize("death", [KILL, 'raise RuntimeError("no more")'])
+def test_a_worker_started_again_carries_on_and_every_record_counts_once(
+    run_job: RunJob, tmp_path: Path, death: str
+) -> None:
+    result = run_job(COUNTS.format(death=death), 1, 2, "--set", "cluster.on_worker_failure=restart")
+
+    assert result.returncode == 0
+    assert "worker 1 was restarted 1 time" in result.stderr
+    account = audit(tmp_path / "run")["numbers"]
+    assert account.balances, account.problems
+    assert account.returned == 1
+    assert sum(sums(result)) == 4000 + account.doubles  # 10 records were seen twice
+    assert account.doubles == 10
+
+
+@pytest.mark.slow  # a dead worker is noticed after the time-out
+def test_the_others_read_what_a_dead_worker_had_not(run_job: RunJob, tmp_path: Path) -> None:
+    result = run_job(COUNTS.format(death=KILL), 1, 3, "--set", "cluster.on_worker_failure=continue")
+
+    assert result.returncode == 0
+    assert "worker 1 was lost (killed by SIGKILL" in result.stderr
+    account = audit(tmp_path / "run")["numbers"]
+    assert account.balances, account.problems
+    assert 1 not in account.records
+    assert sum(sums(result)) == 4000 + account.doubles
+
+
+def test_a_worker_that_fails_each_time_ends_the_job_with_its_code(run_job: RunJob) -> None:
+    program = "import sys, pslite\nwith pslite.connect() as worker: sys.exit(7)"
+    options = ["cluster.on_worker_failure=restart", "cluster.max_restarts=1"]
+
+    result = run_job(program, 1, 1, *(part for o in options for part in ("--set", o)))
+
+    assert result.returncode == 7
+    assert "exit code 7, after 1 restarts" in result.stderr
+
+
+def test_audit_says_by_its_exit_code_whether_the_ledger_balances(
+    run_job: RunJob, environment: Environment, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pslite", "audit", "run"]
+
+    def act() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    nothing = act()
+    run_job(COUNTS.format(death="pass"), 1, 2)
+    good = act()
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(line for line in lines if '"done", "data"' not in line))
+    bad = act()
+
+    assert nothing.returncode == 2
+    assert "no job there has leased training data" in nothing.stderr
+    assert good.returncode == 0
+    assert "numbers: every record exactly once" in good.stdout
+    assert bad.returncode == 1
+    assert "records 0 to 1999 of epoch 1 not counted" in bad.stdout
