@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from pslite import environ
+from pslite.capacity import check_size
 from pslite.config import JobConfig
 from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
@@ -20,8 +21,6 @@ from pslite.rundir import RunDirectory
 from van.errors import ConfigError
 
 __all__ = ["LaunchOptions", "check_size", "resolve_command", "run_local"]
-
-PROCESSES_PER_CORE = 32
 
 
 def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | None = None) -> int:
@@ -46,7 +45,8 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
         with keys_of_job(job, folder) as keyed:
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
-            return LocalJob(keyed, command, env, options, run_dir).run()
+            makes_keys = not job.security.keys
+            return LocalJob(keyed, command, env, options, run_dir, makes_keys=makes_keys).run()
 
 
 def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
@@ -67,22 +67,6 @@ def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
             f"is it spelled right, or missing a leading `python`?"
         )
     return [found, *arguments]
-
-
-def check_size(job: JobConfig) -> None:
-    """Refuse more processes than this machine could run in any useful way.
-
-    Raises:
-        ConfigError: too many servers and workers for the number of cores.
-    """
-    cores = os.cpu_count() or 1
-    servers, workers = job.cluster.servers, job.cluster.workers
-    if servers + workers > cores * PROCESSES_PER_CORE:
-        raise ConfigError(
-            f"{servers} servers and {workers} workers are {servers + workers} processes; at most "
-            f"{cores * PROCESSES_PER_CORE} are started on the {cores} cores here",
-            section="cluster",
-        )
 
 
 @contextlib.contextmanager
