@@ -11,6 +11,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from pslite import environ
 from pslite.capacity import check_size
@@ -21,6 +23,8 @@ from pslite.rundir import RunDirectory
 from van.errors import ConfigError
 
 __all__ = ["LaunchOptions", "check_size", "resolve_command", "run_local"]
+
+JOURNAL = "scheduler.journal"  # in the run folder
 
 
 def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | None = None) -> int:
@@ -45,8 +49,34 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
         with keys_of_job(job, folder) as keyed:
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
+            lasting = with_journal(keyed, folder)
             makes_keys = not job.security.keys
-            return LocalJob(keyed, command, env, options, run_dir, makes_keys=makes_keys).run()
+            return LocalJob(lasting, command, env, options, run_dir, makes_keys=makes_keys).run()
+
+
+def with_journal(job: JobConfig, run: Path | None) -> JobConfig:
+    """`job` with a journal in its run folder, if it has one and goes on when a node fails.
+
+    Then the scheduler's failure ends it as little as another's. What an earlier job left there is
+    removed; a journal that the settings name is taken as it is.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    cluster = job.cluster
+    wanted = {cluster.on_worker_failure, cluster.on_server_failure}
+    is_lasting = wanted != {"stop"} or cluster.replicas > 0
+    if cluster.journal:  # programs may change their directory
+        journal = Path(cluster.journal).resolve()
+    elif run is None or cluster.etcd or not is_lasting:
+        return job
+    else:
+        journal = run.resolve() / JOURNAL
+        try:
+            journal.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{journal} cannot be removed: {error.strerror}") from None
+    return replace(job, cluster=replace(cluster, journal=str(journal)))
 
 
 def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:

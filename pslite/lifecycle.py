@@ -70,13 +70,19 @@ class Tolerance:
 
     worker: str = "stop"
     server: str = "stop"
+    scheduler: str = "stop"
     restarts: int = 3  # of one node, or of the job
     pause: float = 0.5  # seconds before the first restart, doubled for each later one
     longest_pause: float = 30.0
 
     def of(self, node: NodeName) -> str:
         """What the failure of `node` means."""
-        return {Role.WORKER: self.worker, Role.SERVER: self.server}.get(Role(node.role), "stop")
+        found = {
+            Role.WORKER: self.worker,
+            Role.SERVER: self.server,
+            Role.SCHEDULER: self.scheduler,
+        }
+        return found.get(Role(node.role), "stop")
 
     def pause_before(self, restart: int) -> float:
         """Seconds before the restart of that number, from 1."""
@@ -172,10 +178,9 @@ class Lifecycle:
             self._give_up_seeking(now)
 
     def _failed(self, node: NodeName, failure: Failure, now: float) -> None:
-        what = self._tolerance.of(node)
-        if self.phase is not Phase.RUNNING and not (
-            what == "again" and self.phase is Phase.SEEKING  # it does not matter who is left
-        ):
+        is_running = self.phase is Phase.RUNNING
+        what = self._tolerance.of(node) if is_running or self.phase is Phase.SEEKING else "stop"
+        if what != "again" and not is_running:  # to begin again it does not matter who is left
             what = "stop"
         if what == "again":
             self._begin_again_later(failure, now)

@@ -26,6 +26,7 @@ from apps.ctr.trainer import TrainResult, train_together, train_worker
 from kv.checkpoint import last_good
 from kv.checkpoint.config import CheckpointConfig
 from kv.local import LocalCluster
+from pslite.audit import audit
 from pslite.session import local_cluster
 
 BATCHES = 8  # of an epoch
@@ -86,7 +87,8 @@ def run_on_nodes(
         options = {"sync": how["mode"] == "sync", "listener": listener, "checkpoint": checkpoint}
         return train_worker(worker, conf, *data, **options)
 
-    with local_cluster(how.get("servers", 2), how["workers"], how["mode"], seed=7) as cluster:
+    shape = how.get("servers", 2), how["workers"], how["mode"]
+    with local_cluster(*shape, seed=7, run_dir=how.get("run_dir")) as cluster:
         result = cluster.run(work)[0]
     assert result is not None
     return result
@@ -175,6 +177,25 @@ def test_all_batches_trained_means_no_more_steps(tmp_path: Path, files: list[Pat
 
     assert longer.resumed_from == "ckpt-000001"
     assert longer.train_samples == first.train_samples + 500
+
+
+@pytest.mark.parametrize("kind", ["step", "fuzzy"])
+def test_workers_that_share_data_go_on_with_the_rest(
+    tmp_path: Path, files: list[Path], kind: Any
+) -> None:
+    config = CheckpointConfig(dir=str(tmp_path / "saved"), every_steps=2, kind=kind)
+    conf = conf_of("train.batch_size=20")
+    how: dict[str, Any] = {"workers": 2, "mode": "async"}
+    with pytest.raises(StoppedError):
+        run_on_nodes(files, conf, {**how, "listener": stop_after(13)}, config)
+
+    again = run_on_nodes(files, conf, {**how, "run_dir": tmp_path / "run"}, config)
+
+    account = audit(tmp_path / "run")["train"]
+    assert again.resumed_from is not None
+    assert account.balances, account.problems
+    assert 0 < account.resumed < 1000
+    assert again.train_samples == 1000
 
 
 def test_a_fuzzy_checkpoint_is_gone_on_with_in_step(tmp_path: Path, files: list[Path]) -> None:

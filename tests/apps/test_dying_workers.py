@@ -15,6 +15,9 @@ import psutil
 import pytest
 
 from apps.ctr.command import check_failures
+from kv.checkpoint.places import place_of
+from kv.checkpoint.shelf import Shelf
+from kv.leases.reading import records_in
 from pslite.audit import audit
 from pslite.config import parse_job
 from van.errors import ConfigError
@@ -61,15 +64,29 @@ def worker_process(job: subprocess.Popen[str], rank: str) -> psutil.Process:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "rank"), [("restart", "1"), ("restart", "0"), ("continue", "1")])
+@pytest.mark.parametrize(
+    ("what", "rank", "kind"),
+    [
+        ("restart", "1", ""),
+        ("restart", "0", ""),
+        ("continue", "1", ""),
+        ("restart", "1", "step"),
+        ("restart", "0", "step"),
+        ("restart", "0", "fuzzy"),
+        ("continue", "1", "step"),
+    ],
+)
 def test_a_killed_worker_costs_no_record_and_no_test_row(
-    what: str, rank: str, final: Path, tmp_path: Path
+    what: str, rank: str, kind: str, final: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "model.ini").write_text(MODEL)
     command = [sys.executable, "-m", "apps.ctr", "train", "--conf", "model.ini", "--async"]
     command += ["--data", str(final), "--cluster", str(ROOT / "conf/local.ini"), "--out", "run"]
     command += ["--mode", "cluster", "--servers", "1", "--workers", "2"]
     command += ["--set", f"cluster.on_worker_failure={what}"]
+    if kind:
+        where = ("dir=checkpoints", "every_steps=20", f"kind={kind}")
+        command += [part for setting in where for part in ("--set", f"checkpoint.{setting}")]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said: list[str] = []
     with subprocess.Popen(
@@ -93,7 +110,13 @@ def test_a_killed_worker_costs_no_record_and_no_test_row(
     assert metrics["test_rows"] == 333
     assert metrics["test_auc"] > 0.6
     reports = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(reports[0])["epoch"] == 1
+    first = [json.loads(report)["rows"] == 500 for report in reports]
+    assert first.count(True) == (2 if rank == "0" else 1)  # one that is started again carries on
+    if kind:
+        shelf = Shelf(place_of(str(tmp_path / "checkpoints")))
+        last = shelf.verify(shelf.names()[-1])[-1]
+        assert last.number > 3
+        assert records_in(last.reading["train"]) > 20 * 5000 * 0.8
 
 
 @pytest.mark.parametrize("what", ["continue", "restart"])

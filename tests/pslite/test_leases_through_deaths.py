@@ -38,6 +38,12 @@ COUNTS = """
             print("sums", table.pull([1, 2]).ravel().astype(int).tolist())
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+KILL_SCHEDULER = """
+                    import json
+                    for node in json.load(open("run/cluster.json"))["nodes"]:
+                        if node["role"] == "scheduler":
+                            os.kill(node["pid"], signal.SIGKILL)
+"""
 
 
 def sums(result: subprocess.CompletedProcess[str]) -> list[int]:
@@ -59,6 +65,21 @@ def test_a_worker_started_again_carries_on_and_every_record_counts_once(
     assert account.returned == 1
     assert sum(sums(result)) == 4000 + account.doubles  # 10 records were seen twice
     assert account.doubles == 10
+
+
+@pytest.mark.slow  # it takes up its journal, and then all wait for its answers
+def test_a_scheduler_started_again_goes_on_with_its_ledger(run_job: RunJob, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "scheduler.journal").write_bytes(b"of an earlier job")
+    program = COUNTS.format(death=KILL_SCHEDULER.lstrip())
+
+    result = run_job(program, 1, 2, "--set", "cluster.on_worker_failure=restart")
+
+    assert result.returncode == 0
+    assert "scheduler was restarted 1 time" in result.stderr
+    account = audit(tmp_path / "run")["numbers"]
+    assert account.balances, account.problems
+    assert sum(sums(result)) == 4000 + account.doubles
 
 
 @pytest.mark.slow  # a dead worker is noticed after the time-out

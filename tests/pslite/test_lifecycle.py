@@ -223,8 +223,12 @@ def test_whatever_happens_phases_only_go_forward_and_the_first_failure_stays(
         assert life.is_over == (not life.alive)
 
 
-def tolerant(worker: str = "stop", server: str = "stop", restarts: int = 2) -> Lifecycle:
-    tolerance = Tolerance(worker=worker, server=server, restarts=restarts, pause=1.0)
+def tolerant(
+    worker: str = "stop", server: str = "stop", restarts: int = 2, scheduler: str = "stop"
+) -> Lifecycle:
+    tolerance = Tolerance(
+        worker=worker, server=server, scheduler=scheduler, restarts=restarts, pause=1.0
+    )
     life = Lifecycle(finish_timeout=30.0, grace=3.0, tolerance=tolerance)
     for name in (SCHEDULER, SERVER, *WORKERS):
         life.started(name)
@@ -246,6 +250,18 @@ def test_a_node_that_fails_is_started_again_after_a_pause_that_doubles(node: Nod
     assert life.take_due(now=22.0) == [node]
 
     assert (life.phase, life.failure, life.restarts) == (Phase.RUNNING, None, {node: 2})
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "phase"), [("stop", Phase.STOPPING), ("restart", Phase.RUNNING)]
+)
+def test_a_scheduler_with_a_journal_is_started_again(scheduler: str, phase: Phase) -> None:
+    life = tolerant("restart", scheduler=scheduler)
+
+    life.exited(SCHEDULER, -9, now=10.0)
+
+    assert life.phase is phase
+    assert life.take_due(now=11.0) == ([SCHEDULER] if scheduler == "restart" else [])
 
 
 def test_a_node_that_fails_too_often_ends_the_job_with_its_code() -> None:

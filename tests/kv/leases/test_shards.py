@@ -138,7 +138,7 @@ def test_a_slow_worker_gets_fewer_records_and_nobody_waits_long_for_it() -> None
 
 
 def test_pieces_end_at_whole_row_groups_where_these_are_not_far() -> None:
-    shards = DataShards(DataSet(name="d", records=100_000, unit=10, grain=500), workers=1)
+    shards = DataShards(DataSet(name="d", records=100_000, unit=10, grain=500), workers=2)
 
     pieces = read_all(shards, 0)
 
