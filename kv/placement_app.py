@@ -127,6 +127,7 @@ class PlacementApp(SchedulerApp):
             "replicas": desk.replicas,
             "servers": desk.size,
             "alive": sorted(desk.alive),
+            "missing": sorted(set(range(desk.size)) - desk.alive.keys()),
             "is_settled": desk.is_settled and not set(desk.released()) - self._released,
             "owner": desk.owner.tolist(),
             "backup": desk.backup.tolist(),

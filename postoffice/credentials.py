@@ -25,6 +25,7 @@ _FROM_SCHEDULER = (
     Control.STOP,
     Control.MAP,
 )
+OBSERVER = "observer"
 _WITH_ADDRESS = (Control.REGISTER, Control.QUERY)  # answered where they say
 
 
@@ -62,6 +63,16 @@ def _of_control(meta: Meta, peer: Peer, nodes: Mapping[int, Node]) -> str | None
         return f"{_named(peer)} gives the address of another key"
     if meta.control is Control.REGISTER:
         return _of_registration(meta, peer, nodes)
+    if meta.control is Control.QUERY:
+        return _of_query(meta, peer)
+    return None
+
+
+def _of_query(meta: Meta, peer: Peer) -> str | None:
+    """Who only looks may have any key of the cluster; a wish changes the job."""
+    is_wish = isinstance(meta.body, dict) and "wish" in meta.body
+    if is_wish and OBSERVER not in peer.roles:
+        return f"{_named(peer)} asks for a change, which only an observer may"
     return None
 
 

@@ -225,12 +225,15 @@ class Exchange:
 
     # -- sending --------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, *, may_connect: bool = True) -> None:
         """Fill in who speaks to whom, and queue.
 
         Where too much waits for the recipient already, a worker waits until there is room. A
         server does not, since all others depend on it: its answer becomes an error.
 
+        Args:
+            may_connect: for who must not wait for the thread that drives the van: what is for a
+                node that is not connected is refused.
         Raises:
             UnreachablePeerError: the recipient is not in the node table, or a request of a node
                 that does not wait finds no room.
@@ -246,6 +249,8 @@ class Exchange:
         meta.sender, meta.incarnation, meta.epoch = self.node_id, self.incarnation, self.epoch
         meta.recipient_incarnation = peer.incarnation
         if meta.recipient not in self._connected:  # most pairs of nodes never speak
+            if not may_connect:
+                raise UnreachablePeerError(peer.id, "it is not connected")
             self.reach(meta.recipient)
         if not self.van.has_room(meta.recipient):
             message = self._with_room(peer, message)

@@ -100,7 +100,9 @@ class Membership:
             raise self._too_late(request)
         rank = self._rank_for(request)
         seat = node_id(request.role, rank)
-        if seat in self.nodes:
+        if seat in self.gone:
+            self._clear(seat)
+        elif seat in self.nodes:
             self._bury(seat, f"another process took its place, {request.address}")
         self._seat(rank, request)
         self.epoch += 1
@@ -111,19 +113,26 @@ class Membership:
         role, ranks = request.role, self.seats(request.role)
         new = len(ranks)
         if request.rank is None:
-            empty = [rank for rank in ranks if node_id(role, rank) not in self.nodes]
+            empty = [rank for rank in ranks if self._is_empty(node_id(role, rank))]
             if empty:
                 return empty[0]
         elif 0 <= request.rank < new:
             seat = node_id(role, request.rank)
-            if seat not in self.nodes:
-                return request.rank
-            if seat not in self.gone and self.policy.may_return(role):
+            if self._is_empty(seat) or self._may_replace(seat):
                 return request.rank
             raise self._too_late(request)
         if request.rank in (None, new) and self.may_grow(role):
             return new
         raise self._too_late(request)
+
+    def _is_empty(self, seat: int) -> bool:
+        """Whether nobody has that seat; one that was left is for who grows the cluster again."""
+        return seat not in self.nodes or (seat in self.gone and self.may_grow(_role_of(seat)))
+
+    def _may_replace(self, seat: int) -> bool:
+        """Whether one that comes for the seat of a living node may be its next life."""
+        can_return = self.policy.may_return(_role_of(seat)) or self.is_covered(seat)
+        return seat not in self.gone and can_return
 
     def _too_late(self, request: Registration) -> RegistrationError:
         return RegistrationError(
@@ -254,12 +263,16 @@ class Membership:
         self.epoch += 1
 
     def _bury(self, node: int, why: str) -> None:
-        dead = self.nodes.pop(node)
-        self.gone.discard(node)
-        self.fenced[node] = dead.incarnation
+        self.changes.append(Change("died", self._clear(node)))
         self.deaths[node] = why
+
+    def _clear(self, node: int) -> Node:
+        """Nobody has that seat any more, and the life that had it is not listened to."""
+        former = self.nodes.pop(node)
+        self.gone.discard(node)
+        self.fenced[node] = former.incarnation
         self._nonces.pop(node, None)
-        self.changes.append(Change("died", dead))
+        return former
 
     def check_awaited(self, now: float) -> None:
         """End the job if one that is awaited has not come in time."""

@@ -503,6 +503,7 @@ def ctl() -> None:
 @ctl.command()
 @RUN
 @SCHEDULER
+@KEYS
 @TIMEOUT
 @VERBOSE
 @click.option("--servers", type=click.IntRange(1, 1024), required=True, help="How many to have.")
@@ -510,6 +511,7 @@ def ctl() -> None:
 def scale(
     run_dir: Path | None,
     scheduler: str | None,
+    keys: Path | None,
     timeout: float,
     verbose: int,
     servers: int,
@@ -517,17 +519,24 @@ def scale(
 ) -> None:
     """Let a running job have another number of servers; it goes on meanwhile.
 
+    Rows move to servers that come, and away from those that leave. In a job of `pslite local` new
+    servers are started by its launcher; elsewhere this command says how many are to be started.
+
     \b
-    Example:
-      pslite ctl scale --servers 3 --run run
+    Examples:
+      pslite ctl scale --servers 3
+      pslite ctl scale --servers 3 --scheduler host:9091 --keys keys
     """
     from pslite import looking
+    from pslite.scaling import launcher_of
     from pslite.scaling import scale as scale_job
 
     with clear_errors(verbose):
         address = looking.scheduler_of(run_dir, scheduler)
-        with looking.observing(address, timeout) as observer:
-            scale_job(observer, servers, within, click.echo)
+        folder = looking.keys_of(run_dir, scheduler, keys)
+        ask = launcher_of(run_dir, scheduler, timeout)
+        with looking.observing(address, timeout, folder) as observer:
+            scale_job(observer, servers, within, click.echo, ask)
 
 
 def leave(code: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pslite import environ
+from pslite.capacity import check_size
 from pslite.config import JobConfig
 from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
@@ -23,7 +24,6 @@ from van.errors import ConfigError
 
 __all__ = ["LaunchOptions", "check_size", "resolve_command", "run_local"]
 
-PROCESSES_PER_CORE = 32
 JOURNAL = "scheduler.journal"  # in the run folder
 
 
@@ -50,7 +50,8 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
             lasting = with_journal(keyed, folder)
-            return LocalJob(lasting, command, env, options, run_dir).run()
+            makes_keys = not job.security.keys
+            return LocalJob(lasting, command, env, options, run_dir, makes_keys=makes_keys).run()
 
 
 def with_journal(job: JobConfig, run: Path | None) -> JobConfig:
@@ -63,7 +64,8 @@ def with_journal(job: JobConfig, run: Path | None) -> JobConfig:
         ConfigError: the folder cannot be written.
     """
     cluster = job.cluster
-    is_lasting = {cluster.on_worker_failure, cluster.on_server_failure} != {"stop"}
+    wanted = {cluster.on_worker_failure, cluster.on_server_failure}
+    is_lasting = wanted != {"stop"} or cluster.replicas > 0
     if cluster.journal:  # programs may change their directory
         journal = Path(cluster.journal).resolve()
     elif run is None or cluster.etcd or not is_lasting:
@@ -95,22 +97,6 @@ def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
             f"is it spelled right, or missing a leading `python`?"
         )
     return [found, *arguments]
-
-
-def check_size(job: JobConfig) -> None:
-    """Refuse more processes than this machine could run in any useful way.
-
-    Raises:
-        ConfigError: too many servers and workers for the number of cores.
-    """
-    cores = os.cpu_count() or 1
-    servers, workers = job.cluster.servers, job.cluster.workers
-    if servers + workers > cores * PROCESSES_PER_CORE:
-        raise ConfigError(
-            f"{servers} servers and {workers} workers are {servers + workers} processes; at most "
-            f"{cores * PROCESSES_PER_CORE} are started on the {cores} cores here",
-            section="cluster",
-        )
 
 
 @contextlib.contextmanager

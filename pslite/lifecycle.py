@@ -6,7 +6,8 @@ launcher, stops the job: the rest get SIGTERM and, `grace` seconds later, SIGKIL
 
 Where the settings say so, a node that fails while the job runs is started again after a pause that
 doubles each time, and not too often; or, if it is a worker, the others go on without it. The job
-then ended well if any worker did.
+then ended well if any worker did. Or all nodes are ended and the job begins again: where a server
+is gone that nobody has a copy of, its rows are in the last checkpoint only.
 
 When a node fails, the others learn of it and may end sooner than it does. Such a node says so by
 its exit code, `CONSEQUENCE`, and the one that really failed has a while to show itself.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from postoffice.node import Role
 
+_AFTERMATH = 60.0  # seconds in which a failure that was borne may still end other nodes
 CONSEQUENCE = 76  # exit code of a node that ends because another one has failed
 
 
@@ -60,12 +62,16 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What a node's failure means while the job runs, by role: `stop`, `continue` or `restart`."""
+    """What a node's failure means while the job runs, by role.
+
+    `stop`: the job ends; `continue`: it goes on without that node; `restart`: it goes on, and the
+    node is started again; `again`: all nodes are ended, and the job begins again.
+    """
 
     worker: str = "stop"
     server: str = "stop"
     scheduler: str = "stop"
-    restarts: int = 3  # of one node
+    restarts: int = 3  # of one node, or of the job
     pause: float = 0.5  # seconds before the first restart, doubled for each later one
     longest_pause: float = 30.0
 
@@ -95,6 +101,8 @@ class Lifecycle:
     Attributes:
         restarts: how often each node was started again, or is about to be.
         lost: workers that the others go on without.
+        again: the failure because of which the job begins again, once all nodes have ended.
+        beginnings: how often it began again.
     """
 
     def __init__(
@@ -111,6 +119,8 @@ class Lifecycle:
         self.deadline: float | None = None
         self.restarts: dict[NodeName, int] = {}
         self.lost: dict[NodeName, Failure] = {}
+        self.again: Failure | None = None
+        self.beginnings = 0
         self._tolerance = tolerance or Tolerance()
         self._due: dict[NodeName, float] = {}  # when nodes that failed are started again
         self._returning: set[NodeName] = set()
@@ -118,6 +128,8 @@ class Lifecycle:
         self._finish_timeout, self._grace = finish_timeout, grace
         self._cause_timeout = cause_timeout
         self._consequence: Failure | None = None
+        self._borne: tuple[Failure, float] | None = None  # the last that did not stop the job
+        self._again_at = 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -125,7 +137,12 @@ class Lifecycle:
 
     @property
     def is_over(self) -> bool:
-        return not self.alive and not self._due and self.phase is not Phase.STARTING
+        has_started = self.phase is not Phase.STARTING
+        return has_started and not self.alive and not self._due and self.again is None
+
+    def is_expected(self, node: NodeName) -> bool:
+        """Whether it runs, or is about to be started again."""
+        return node in self.alive or node in self._due
 
     def started(self, node: NodeName) -> None:
         self.alive.add(node)
@@ -166,13 +183,18 @@ class Lifecycle:
         self._returning.add(node)
 
     def _failed(self, node: NodeName, failure: Failure, now: float) -> None:
-        if node in self._returning and self.phase is Phase.RUNNING:
+        is_running = self.phase is Phase.RUNNING
+        if node in self._returning and is_running:
             self._returning.discard(node)
             self.restarts[node] = self.restarts.get(node, 0) + 1
             self._due[node] = now + self._tolerance.pause
             return
-        what = self._tolerance.of(node) if self.phase is Phase.RUNNING else "stop"
-        if what == "restart":
+        what = self._tolerance.of(node) if is_running or self.phase is Phase.SEEKING else "stop"
+        if what != "again" and not is_running:  # to begin again it does not matter who is left
+            what = "stop"
+        if what == "again":
+            self._begin_again_later(failure, now)
+        elif what == "restart":
             self._restart_later(node, failure, now)
         elif what == "continue":
             self.lost[node] = failure
@@ -187,13 +209,34 @@ class Lifecycle:
         """Whether another worker is at work, or has done its part."""
         return self._has_finished_worker or any(n.role == Role.WORKER for n in self.alive - {node})
 
+    def _begin_again_later(self, failure: Failure, now: float) -> None:
+        if self.beginnings >= self._tolerance.restarts:
+            how_often = f"after {self.beginnings} beginnings from a checkpoint"
+            problem = f"{failure.problem}, {how_often} ([cluster] max_restarts)"
+            self.fail(Failure(failure.node, failure.status, problem), now)
+            return
+        self.beginnings += 1
+        self.again, self._again_at = failure, now + self._tolerance.pause_before(self.beginnings)
+        self.phase, self.deadline = Phase.STOPPING, now + self._grace
+        self._due.clear()
+
+    def takes_again(self, now: float) -> bool:
+        """Whether all nodes have ended and the job begins again now: they may be started."""
+        if self.again is None or self.alive or now < self._again_at:
+            return False
+        self.again = self.deadline = self._consequence = self._borne = None
+        self.lost.clear()
+        self._has_finished_worker = False
+        self.phase = Phase.STARTING
+        return True
+
     def _restart_later(self, node: NodeName, failure: Failure, now: float) -> None:
         done = self.restarts.get(node, 0)
         if done >= self._tolerance.restarts:
             problem = f"{failure.problem}, after {done} restarts ([cluster] max_restarts)"
             self.fail(Failure(node, failure.status, problem), now)
             return
-        self.restarts[node] = done + 1
+        self.restarts[node], self._borne = done + 1, (failure, now)
         self._due[node] = now + self._tolerance.pause_before(done + 1)
 
     def take_due(self, now: float) -> list[NodeName]:
@@ -205,7 +248,10 @@ class Lifecycle:
 
     def fail(self, failure: Failure, now: float) -> None:
         """Stop the job; the first reason counts. A second signal to the launcher kills at once."""
-        if self.phase is Phase.STOPPING:
+        if self.again is not None:
+            if failure.node is None:  # who runs the job wants no other
+                self.again, self.failure = None, failure
+        elif self.phase is Phase.STOPPING:
             if failure.node is None:
                 self.phase = Phase.KILLING
         elif self.phase is not Phase.KILLING:
@@ -234,7 +280,10 @@ class Lifecycle:
 
     def _give_up_seeking(self, now: float) -> None:
         assert self._consequence is not None
-        self.fail(self._consequence, now)
+        failure = self._consequence
+        if self._borne is not None and now - self._borne[1] < _AFTERMATH:
+            failure = self._borne[0]  # it was more than the others could bear
+        self.fail(failure, now)
 
     def _workers_done(self, now: float) -> None:
         if not any(node.role == Role.WORKER for node in (*self.alive, *self._due)):

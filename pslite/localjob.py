@@ -22,12 +22,15 @@ from postoffice.config import join_address, split_address
 from postoffice.node import Role
 from pslite import environ, guard
 from pslite.chaos.acting import ChaosActor, signal_group
+from pslite.commands import CommandSocket
 from pslite.config import JobConfig
 from pslite.environ import NodeSettings
-from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, Tolerance, describe_status
+from pslite.growth import Growth
+from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, describe_status
 from pslite.output import Screen
 from pslite.prepare import preparation
 from pslite.processes import Child, Family
+from pslite.recovery import Recovery, tolerance_of
 from pslite.rundir import RunDirectory
 from pslite.signals import SignalInbox
 from van.errors import ConfigError
@@ -81,6 +84,7 @@ class LocalJob:
         env: variables for all processes to start from.
         options: how it is run; its `env` and `run_dir` are not looked at.
         run_dir: the open folder of the job, if it has one.
+        makes_keys: whether its keys were made for this job alone.
     """
 
     def __init__(
@@ -90,20 +94,19 @@ class LocalJob:
         env: Mapping[str, str],
         options: LaunchOptions,
         run_dir: RunDirectory | None,
+        *,
+        makes_keys: bool = False,
     ) -> None:
         self._job, self._command, self._options, self._run_dir = job, command, options, run_dir
         self._env = with_pslite({**env, "PYTHONUNBUFFERED": "1"})
-        cluster = job.cluster
         self._life = Lifecycle(
             finish_timeout=options.finish_timeout,
             grace=options.grace,
-            tolerance=Tolerance(
-                worker=cluster.on_worker_failure,
-                server=cluster.on_server_failure,
-                scheduler="restart" if cluster.journal else "stop",
-                restarts=cluster.max_restarts,
-            ),
+            tolerance=tolerance_of(job),
         )
+        self._recovery = Recovery(job)
+        self._growth = Growth(job, makes_keys, self._start_server, self._is_running)
+        self._commands: CommandSocket | None = None
         self._screen = Screen(options.out, colour=options.colour)
         self._family = Family(self._show, self._env, options.log_dir)
         self._inbox = SignalInbox()
@@ -132,21 +135,37 @@ class LocalJob:
             with self._inbox, self._family:
                 self._note(state="starting", launcher=os.getpid(), name=self._job.run.name)
                 self._family.watch(self._inbox.fileno())
+                self._listen()
                 self._prepare()
                 self._start_all()
                 while not self._life.is_over:
                     self._turn()
+                    if self._life.takes_again(time.monotonic()):
+                        self._begin_again()
                 self._drain()
             code = self._report(time.monotonic() - begun)
             if self._chaos is not None:
                 told, code = self._chaos.finish(code)
                 self._say(told)
         finally:
+            if self._commands is not None:
+                self._commands.close()
             self._screen.writer.close()
             self._note(state="ended", exit_code=code, nodes=[])
         return code
 
     # -- starting ---------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Take commands, where others can find this job."""
+        if self._run_dir is None:
+            return
+        try:
+            self._commands = CommandSocket(self._run_dir.path, self._growth.handle)
+        except ConfigError as error:  # the file system knows no sockets
+            self._say(f"this job takes no commands: {error}")
+        else:
+            self._family.watch(self._commands.fileno())
 
     def _prepare(self) -> None:
         arguments = preparation(self._job, self._env) if self._options.prepare else []
@@ -166,6 +185,28 @@ class LocalJob:
                 self._start_node(Role.WORKER, rank, job, self._command)
             self._note(state="running", scheduler=f"tcp://{job.cluster.scheduler}")
         self._life.all_started(time.monotonic())
+
+    def _begin_again(self) -> None:
+        """All nodes have ended; start them anew, to go on from the last checkpoint."""
+        self._family.end(grace=0.0)  # what they have left behind
+        self._job, whence = self._recovery.job_again()
+        self._say(f"job {self._job.run.name} begins again {whence}")
+        self._address = None
+        self._note(state="starting", scheduler=None)
+        self._start_all()
+
+    def _start_server(self, rank: int) -> bool:
+        """Start a server that is to join the running job; False if it is there."""
+        assert self._met is not None, "the job runs"
+        name = NodeName(Role.SERVER, rank)
+        if self._life.is_expected(name):
+            return False
+        job = self._growth.grown(self._met)
+        self._start_node(Role.SERVER, rank, job, self._options.node_command)
+        return True
+
+    def _is_running(self) -> bool:
+        return self._life.phase is Phase.RUNNING and self._met is not None
 
     def _start_node(self, role: Role, rank: int, job: JobConfig, command: Sequence[str]) -> None:
         folder = None if self._run_dir is None else self._run_dir.path.resolve()
@@ -212,13 +253,18 @@ class LocalJob:
             problem = f"the launcher got {signal.Signals(signum).name}"
             self._life.fail(Failure(None, -signum, problem), now)
         # Of several that ended at once the one killed by a signal is the likeliest cause.
-        for child, status in sorted(self._family.reap(now), key=lambda ended: ended[1]):
+        ended = sorted(self._family.reap(now), key=lambda ended: ended[1])
+        for child, status in ended:
             tail = self._tails[child.name] = child.tail.text()
             is_consequence = any("ClusterStoppedError" in line for line in tail)
             self._life.exited(child.name, status, now, is_consequence=is_consequence)
             self._tell_of_failure(child.name, status)
             if self._chaos is not None:
                 self._chaos.ended(child.name, describe_status(status))
+        if ended:
+            self._note(nodes=self._nodes())
+        if self._commands is not None:
+            self._commands.turn(now)
         self._life.tick(now)
         for name in self._life.take_due(now):
             self._restart(name)
@@ -233,19 +279,25 @@ class LocalJob:
 
     def _tell_of_failure(self, name: NodeName, status: int) -> None:
         """Say at once what does not stop the job."""
+        again = self._life.again
+        if again is not None and again.node == name:
+            self._say(f"{name}: {again.problem}; its rows are lost: all nodes are ended")
         if self._life.is_stopping or status == 0:
             return
         if name in self._life.lost:
             self._say(f"{name}: {describe_status(status)}; the others go on without it")
         elif name in self._life.restarts:
-            self._say(f"{name}: {describe_status(status)}; it is started again")
+            has_copies = name.role == Role.SERVER and self._job.cluster.replicas
+            role = ", to be the backup of others" if has_copies else ""
+            self._say(f"{name}: {describe_status(status)}; it is started again{role}")
 
     def _restart(self, name: NodeName) -> None:
         assert self._met is not None, "only nodes of a running job are started again"
         assert name.rank is not None
         is_worker = name.role == Role.WORKER
         command = self._command if is_worker else self._options.node_command
-        self._start_node(Role(name.role), name.rank, self._met, command)
+        job = self._growth.grown(self._met) if name.role == Role.SERVER else self._met
+        self._start_node(Role(name.role), name.rank, job, command)
         if self._chaos is not None:
             self._chaos.started(name)
 
@@ -286,7 +338,7 @@ class LocalJob:
     def _report(self, seconds: float) -> int:
         name, cluster, failure = self._job.run.name, self._job.cluster, self._life.failure
         if failure is None:
-            size = f"{cluster.servers} servers, {cluster.workers} workers"
+            size = f"{self._growth.servers} servers, {cluster.workers} workers"
             self._say(f"job {name} done in {seconds:.1f} s ({size}){self._what_happened()}")
             return 0
         who = f"{failure.node}: " if failure.node else ""
@@ -298,6 +350,9 @@ class LocalJob:
         if lines and not is_in_sight:
             block = "".join(f"\n    {line}" for line in lines)
             self._say(f"the last lines of {failure.node}:{block}")
+        advice = self._recovery.advice(failure.node)
+        if advice:
+            self._say(advice)
         return failure.exit_code
 
     def _what_happened(self) -> str:
@@ -309,6 +364,9 @@ class LocalJob:
         told += [
             f"{node} was lost ({failure.problem})" for node, failure in self._life.lost.items()
         ]
+        times = self._life.beginnings
+        if times:
+            told.append(f"the job began again {times} time{'s' if times > 1 else ''}")
         return f"; {', '.join(told)}" if told else ""
 
     def _say(self, text: str) -> None:

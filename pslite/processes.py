@@ -157,8 +157,8 @@ class Family:
         return child
 
     def watch(self, file: int) -> None:
-        """Let a turn also end when `file` can be read."""
-        self._watched = [file]
+        """Let a turn also end when `file` can be read; it stays open as long as the family."""
+        self._watched.append(file)
         self._selector.register(file, selectors.EVENT_READ)
 
     def turn(self, timeout: float, *, is_reading: bool = True) -> None:

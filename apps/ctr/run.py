@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from apps.ctr.trainer import TrainResult, train_together, train_worker
 from kv.leases.ledger import Ledger
 from kv.local import LocalCluster
 from kv.protocols import Worker
+from pslite import environ
 from pslite.config import JobConfig
 
 Say = Callable[[str], None]
@@ -70,6 +72,9 @@ def read_metrics(run: RunFolder) -> dict[str, Any]:
 def run_worker(run: RunFolder, say: Say) -> None:
     """Be one worker of a cluster of processes that works on the job in `run`."""
     job = read_train_job(run.path)
+    checkpoint = environ.job_from_environ(environ.current()).checkpoint
+    if checkpoint.dir:  # a launcher that begins the job again says from which one
+        job = replace(job, checkpoint=checkpoint)
     with pslite.connect() as worker:
         data, test = open_datasets(job)
         torch.set_num_threads(job.conf.train.threads)

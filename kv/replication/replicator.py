@@ -144,8 +144,10 @@ class Replicator:
     ) -> None:
         """Send; what cannot be sent now is sent again, or its recipient is dead."""
         meta = Meta(recipient=node, app=app, cmd=int(said), body=body)
+        # With locks held another thread must not wait for the van's, which may wait for the locks.
+        may_connect = threading.get_ident() == self._thread
         try:
-            self.office.send(Message(meta, arrays or []))
+            self.office.send(Message(meta, arrays or []), may_connect=may_connect)
         except PsliteError as error:
             log.debug("%s: %s", self.office.name, error)
 
@@ -183,13 +185,16 @@ class Replicator:
 
     def _peer(self, rank: int) -> Peer | None:
         node = node_id(Role.SERVER, rank)
-        known = self.office.view.nodes.get(node)
-        if known is None or rank == self.office.rank:
+        view = self.office.view
+        known = view.nodes.get(node)
+        if known is None or node in view.gone or rank == self.office.rank:
             return None
         self.office.reach(node)
         return self.out.peer(rank, node, known.incarnation)
 
     def _opening(self, task: Task) -> Turns[None]:
+        if task.is_cancelled:
+            return
         self.out.begin(task.peer, task.slots)
         task.tables = list(self.engine.tables)
         yield from self._filling(task)

@@ -1,0 +1,94 @@
+"""What follows when a server of a local job fails, and from which checkpoint the job may go on.
+
+replicas = 1                    another server has its rows: its process is started again, empty
+replicas = 0, restart           the rows are lost, so the whole job begins again from the last
+                                checkpoint
+replicas = 0, stop              the job ends, and says which checkpoint is the last
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kv.checkpoint import last_good
+from kv.checkpoint.config import CheckpointConfig
+from kv.checkpoint.errors import CheckpointError
+from postoffice.node import Role
+from pslite.config import JobConfig
+from pslite.lifecycle import NodeName, Tolerance
+
+_LESS_FRAIL = "[cluster] replicas = 1 would have kept its rows on another server"
+
+
+def tolerance_of(job: JobConfig) -> Tolerance:
+    """What a node's failure means in `job`."""
+    cluster = job.cluster
+    if cluster.replicas:
+        server = "restart"
+    elif cluster.on_server_failure == "restart" and job.checkpoint.dir:
+        server = "again"
+    else:
+        server = "stop"
+    return Tolerance(worker=cluster.on_worker_failure, server=server, restarts=cluster.max_restarts)
+
+
+class Recovery:
+    """The checkpoints of one job as its launcher sees them.
+
+    Args:
+        job: with its settings; a checkpoint that lies there already is a former job's.
+    """
+
+    def __init__(self, job: JobConfig) -> None:
+        self._job = job
+        needs_former = tolerance_of(job).server == "again" and job.checkpoint.resume != "auto"
+        self._former = _last_good(job.checkpoint) if needs_former else None
+
+    def job_again(self) -> tuple[JobConfig, str]:
+        """The job as it begins again, and the checkpoint that it goes on from in words.
+
+        Without a checkpoint of its own it begins as it did at first. A journal must not remember
+        nodes that were ended.
+        """
+        job, config = self._job, self._job.checkpoint
+        found = _last_good(config)
+        if job.cluster.journal:
+            Path(job.cluster.journal).unlink(missing_ok=True)
+        if found is None or found == self._former:
+            return job, f"from its beginning, as there is no checkpoint of it in {config.dir} yet"
+        again = replace(job, checkpoint=replace(config, resume=found))
+        return again, f"from checkpoint {found} in {config.dir}"
+
+    def advice(self, node: NodeName | None) -> str:
+        """What to say when the failure of `node` has ended the job; empty if it is no server."""
+        config = self._job.checkpoint
+        if node is None or node.role != Role.SERVER:
+            return ""
+        if not config.dir:
+            wanted = self._job.cluster.on_server_failure == "restart"
+            why = (
+                "on_server_failure = restart begins again from checkpoints, and " if wanted else ""
+            )
+            return (
+                f"no checkpoint: {why}[checkpoint] dir is not set; with it and every the job "
+                f"could go on, and {_LESS_FRAIL}"
+            )
+        try:
+            found = last_good(config.dir)
+        except CheckpointError as error:
+            return f"the last checkpoint is not known: {error}"
+        if found is None:
+            return f"no checkpoint in {config.dir} yet, so the job can only begin anew"
+        return (
+            f"the last good checkpoint is {found} in {config.dir}; the job goes on from it when it "
+            f"is started with [checkpoint] resume = {found}, or auto"
+        )
+
+
+def _last_good(config: CheckpointConfig) -> str | None:
+    """As `last_good`; a place that cannot be reached has none."""
+    try:
+        return last_good(config.dir)
+    except CheckpointError:
+        return None
