@@ -4,8 +4,9 @@ Tells `PlacementDesk` what happens, and others what it decides.
 
     app = PlacementApp(office, replicas=1)      # before office.listen()
 
-Orders are told again at each tick until their source says that they are done. NumPy only: the
-scheduler loads no kernel.
+What it decides is in the scheduler's journal before anybody is told of it, so that a scheduler that
+is started again goes on in the midst of fills and moves. Orders are told again at each tick until
+their source says that they are done. NumPy only: the scheduler loads no kernel.
 """
 
 from __future__ import annotations
@@ -41,15 +42,21 @@ class PlacementApp(SchedulerApp):
     name = "placement"
 
     def __init__(self, office: SchedulerOffice, replicas: int = 0) -> None:
-        self.office = office
-        self.desk = PlacementDesk(max(1, office.shape.servers), replicas)
-        self._told = 0  # version of the desk's map that was published
-        self._has_started = False
-        self._released: set[int] = set()
+        self.office, self._replicas = office, replicas
+        self._begin()
         office.apps.append(self)
         Customer(PLACEMENT_APP, 0, office, self._receive)
         office.queries.offer(TOPIC, self._facts)
         office.queries.accept(SCALE, self._scale)
+
+    def _begin(self) -> None:
+        """No server has come yet."""
+        self.desk = PlacementDesk(max(1, self.office.shape.servers), self._replicas)
+        self._told = 0  # version of the desk's map that was published
+        self._has_started = False
+        self._released: set[int] = set()
+        self._is_new_here = False  # servers may have come and gone since the journal was written
+        self._has_news = False  # orders that nobody has been told of
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -82,9 +89,32 @@ class PlacementApp(SchedulerApp):
         return bool(self.office.view.alive(Role.WORKER))
 
     def tick(self, now: float) -> None:
+        if self._is_new_here:
+            self._is_new_here = False
+            self._catch_up(now)
         self._order()
         for rank in self._released & set(self.desk.released()):
             self._send_home(node_id(Role.SERVER, rank))
+
+    def committed(self, now: float) -> None:
+        if self._has_news:
+            self._has_news = False
+            self._order()
+            for rank in set(self.desk.released()) - self._released:
+                self._released.add(rank)
+                self._send_home(node_id(Role.SERVER, rank))
+
+    def _catch_up(self, now: float) -> None:
+        """Hear of the servers that the former scheduler has seen come or go just before its end."""
+        view = self.office.view
+        there = {n.rank: n for n in view.nodes.values() if n.role is Role.SERVER}
+        for rank in [r for r in self.desk.alive if r not in there]:
+            self.died(Node(Role.SERVER, rank, "", self.desk.alive[rank]), now)
+        for node in there.values():
+            if node.id in view.gone:
+                self.left(node, now)
+            elif self.desk.alive.get(node.rank) != node.incarnation:
+                self.joined(node, now)
 
     def may_grow(self, role: Role) -> bool:
         return role is Role.SERVER and len(self.desk.alive) < self.desk.size
@@ -145,17 +175,16 @@ class PlacementApp(SchedulerApp):
             self._tell()
 
     def _tell(self) -> None:
-        """Publish the map, if it is another, and give the orders."""
+        """Publish the map, if it is another, and give the orders: when they are written down."""
         desk = self.desk
+        self._has_news = True
+        self.office.save(self)
         if desk.version > self._told:
             self._told = desk.version
             version = self.office.view.map_version + 1
             blob = SlotMap(version, desk.owner, desk.backup).to_bytes()
             self.office.set_map(blob)
-        self._order()
-        for rank in set(desk.released()) - self._released:
-            self._released.add(rank)
-            self._send_home(node_id(Role.SERVER, rank))
+        self.office.publish()
 
     def _send_home(self, node: int) -> None:
         """A server has nothing any more and is to leave: let it end in good order."""
@@ -179,5 +208,8 @@ class PlacementApp(SchedulerApp):
         return {"desk": self.desk.state(), "started": self._has_started}
 
     def restore(self, state: Any, notes: Sequence[Any]) -> None:
-        self.desk.restore(state["desk"])
-        self._has_started, self._told = bool(state["started"]), self.desk.version
+        self._begin()
+        if state is not None:
+            self.desk.restore(state["desk"])
+            self._has_started, self._told = bool(state["started"]), self.desk.version
+            self._is_new_here = self._has_started

@@ -32,6 +32,9 @@ class SchedulerApp:
     def tick(self, now: float) -> None:
         """About once a heartbeat."""
 
+    def committed(self, now: float) -> None:
+        """What has been noted, saved and set is written down: others may be told of it now."""
+
     def may_grow(self, role: Role) -> bool:
         """Whether a process may join as a new rank of `role`."""
         return False

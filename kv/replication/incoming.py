@@ -109,7 +109,7 @@ class Incoming:
         table = self._known(body)
         slots = unpack_slots(body["slots"])
         yield from table.putting(RowBatch(*map(frozen, arrays)), keep_versions=False)
-        self.copies.note(unpack_push(body["push"]), slots)
+        self.copies.note(unpack_push(body["push"]), table, slots)
         if body["round"] >= 0:
             self.copies.settle(table, body["round"], slots)
         self._note_clock(table, body["clock"])
@@ -124,7 +124,7 @@ class Incoming:
         slots = np.zeros(NUM_SLOTS, np.bool_)
         slots[table.slots_of(keys)] = True
         self.copies.hold(table, body["rank"], body["step"], update)
-        self.copies.note(push, slots)
+        self.copies.note(push, table, slots)
         return
         yield
 
