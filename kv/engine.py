@@ -210,8 +210,8 @@ class Engine:
         Args:
             weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
                 0 or more; the others ignore it.
-            rests: so many of the first writes are further pieces of pushes that were cut, and so not
-                a step more.
+            rests: so many of the first writes are further pieces of a push that was cut, so not a
+                step more.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 

@@ -92,6 +92,8 @@ class PlacementApp(SchedulerApp):
         if self._is_new_here:
             self._is_new_here = False
             self._catch_up(now)
+        if self.desk.retry(now):
+            self._tell()
         self._order()
         for rank in self._released & set(self.desk.released()):
             self._send_home(node_id(Role.SERVER, rank))
@@ -115,6 +117,8 @@ class PlacementApp(SchedulerApp):
                 self.left(node, now)
             elif self.desk.alive.get(node.rank) != node.incarnation:
                 self.joined(node, now)
+        self.desk.scale(self.desk.size)  # who had no room is tried again
+        self._tell()
 
     def may_grow(self, role: Role) -> bool:
         return role is Role.SERVER and len(self.desk.alive) < self.desk.size
@@ -162,16 +166,49 @@ class PlacementApp(SchedulerApp):
                 for order in desk.orders.values()
             ],
             "lost": describe(desk.lost.nonzero()[0]) if desk.lost.any() else "",
+            "bare": describe(desk.bare()) if desk.bare().size else "",
+            "full": [list(item) for item in sorted(desk.full.items())],
         }
+
+    def remarks(self) -> list[str]:
+        facts = self._facts()
+        found = []
+        if facts["lost"]:
+            found.append(f"nobody has the rows of slots {facts['lost']}")
+        if facts["bare"] and self._has_started:
+            found.append(f"slots {facts['bare']} have no backup")
+        found += [f"server {rank} has no room for copies: {why}" for rank, why in facts["full"]]
+        return found
 
     # -- messages ---------------------------------------------------------------------------
 
     def _receive(self, message: Message) -> None:
         meta = message.meta
         role, rank = role_and_rank(meta.sender)
-        if role is not Role.SERVER or meta.cmd != Said.DONE:
+        if role is not Role.SERVER or meta.cmd not in (Said.DONE, Said.FULL):
             raise KVError("only servers say what is done about slots")
-        if self.desk.done(int(meta.body["order"]), rank, meta.incarnation):
+        body = meta.body
+        if meta.cmd == Said.FULL:
+            self._note_full(
+                rank, meta.incarnation, int(body["rank"]), int(body["life"]), body["why"]
+            )
+        elif self.desk.done(int(body["order"]), rank, meta.incarnation):
+            self._tell()
+
+    def _note_full(self, source: int, incarnation: int, target: int, life: int, why: str) -> None:
+        """A backup has no room for more of the rows of `source`."""
+        desk, is_known = self.desk, target in self.desk.full
+        if desk.alive.get(target) != life:
+            return
+        if desk.refused(source, incarnation, target, why, self.office.van.now()):
+            if not is_known:
+                log.warning(
+                    "server %d has no room for copies (%s); slots %s have no backup; it is tried "
+                    "again later",
+                    target,
+                    why,
+                    describe(desk.bare()) or "none",
+                )
             self._tell()
 
     def _tell(self) -> None:
@@ -212,4 +249,4 @@ class PlacementApp(SchedulerApp):
         if state is not None:
             self.desk.restore(state["desk"])
             self._has_started, self._told = bool(state["started"]), self.desk.version
-            self._is_new_here = self._has_started
+            self._is_new_here = self._has_news = self._has_started

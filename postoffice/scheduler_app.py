@@ -43,6 +43,10 @@ class SchedulerApp:
         """Whether others have all that the server `node` has, should it be dead."""
         return False
 
+    def remarks(self) -> list[str]:
+        """Lines for somebody who looks at the cluster: what is amiss."""
+        return []
+
     def state(self) -> Any:
         """All that another scheduler must know to go on, as msgpack types; None: nothing."""
         return None

@@ -108,6 +108,7 @@ def local_cluster(
     mode: str = "async",
     seed: int = 1,
     server_app: ServerApp | None = None,
+    replicas: int = 0,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -116,9 +117,10 @@ def local_cluster(
         mode: of tables that name none: `async` or `sync`.
         seed: of initial values.
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
+        replicas: copies of each row on another server, as `[cluster] replicas`.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app)
+    return LocalNodes(servers, workers, mode, seed, server_app, replicas)

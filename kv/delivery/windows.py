@@ -8,8 +8,8 @@ that says which, why it failed, or what was answered.
 
 The slots of an entry are written out only when slots move: then "all of mine" would change its
 meaning. A server applies all tables of a request or none; but who has copies hears of them one by
-one, and may have to take over in the midst: what came so is kept by table. `export` gives what is known of some slots to their next owner or to a backup, `adopt`
-takes it.
+one, and may have to take over in the midst: what came so is kept by table. `export` gives what is
+known of some slots to their next owner or to a backup, `adopt` takes it.
 
 `kv.requests.windows` is the same with every slot of every push written out.
 """

@@ -112,6 +112,7 @@ def test_a_scheduler_that_returns_loses_no_slot_and_no_push(seed: int, kind: str
             if pushes % 16 == 0:  # that time passes
                 worker.office.wait(lambda: False, 1.0)
             rest -= trouble.is_settled()
+            assert pushes < 300, (trouble.app.desk, trouble.app.desk.orders)
         served = sum(server.mine.astype(int) for server in cluster.living())
         np.testing.assert_array_equal(served, 1)
         assert len(table) == KEYS.size
