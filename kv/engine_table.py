@@ -315,7 +315,7 @@ class KeyedTable(Table):
         return slot_of(keys)
 
     def own(self, mine: Slots) -> None:
-        self.store.mine = mine
+        self.store.own(mine)
 
     def _checked_keys(self, keys: Keys | None) -> Keys:
         if keys is None:

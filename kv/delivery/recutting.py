@@ -121,7 +121,8 @@ class Recut:
         """
         if self.root.done is not None:
             shapes = [(rows.names.size, self.root.sizes[index][1]) for index, rows in self.parts]
-            if [(a.shape, a.dtype) for a in arrays] != [(s, np.float32) for s in shapes]:
+            is_float = all(array.dtype == np.float32 for array in arrays)
+            if not is_float or [array.shape for array in arrays] != shapes:
                 raise KVError(f"a server answered {arrays!r} instead of float32 {shapes}")
             for (index, rows), values in zip(self.parts, arrays, strict=True):
                 self.root.found[index][rows.where] = values
