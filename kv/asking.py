@@ -225,15 +225,14 @@ class Asking:
             return False
         if meta.piece > 1:
             former = self._recuts[meta.piece]
-            root, rows, is_rest = former.root, [(former.index, former.rows)], True
+            root, parts = former.root, former.parts
         else:
-            piece = self._piece_at(meta.timestamp, meta.recipient)
-            root, rows, is_rest = *self._root(piece), piece.is_rest
-        made = cut_anew(root, rows, slots)
+            root, parts = self._root(self._piece_at(meta.timestamp, meta.recipient))
+        made = cut_anew(root, parts, slots)
         for recut in made:
             number = len(self._recuts) + 2
             self._recuts[number] = recut
-            self._customer.send(self._message_anew(recut, number, meta, slots, is_rest))
+            self._customer.send(self._message_anew(recut, number, meta, slots))
         if meta.piece > 1:
             root.settle()
         elif not made:
@@ -261,20 +260,20 @@ class Asking:
                 pull.put(piece, values, is_ours=True)
 
         dims = [self._entries[part.place].cut.dim for part in piece.ranges]
-        return Root(
-            [(r.names.size, dim) for (_, r), dim in zip(rows, dims, strict=True)], done
-        ), rows
+        sizes = [(r.names.size, dim) for (_, r), dim in zip(rows, dims, strict=True)]
+        return Root(sizes, done, piece.is_rest), rows
 
-    def _message_anew(
-        self, recut: Recut, number: int, refused: Meta, slots: SlotMap, is_rest: bool
-    ) -> Message:
-        question, rows = self._question, recut.rows
+    def _message_anew(self, recut: Recut, number: int, refused: Meta, slots: SlotMap) -> Message:
+        question = self._question
         body = dict(question.body or {})
-        if rows.is_dense:
+        if any(rows.is_dense for _, rows in recut.parts):
             body["blocks"] = True
-        had_some = any(piece.server == recut.server for piece in self._pieces)
-        if question.command in PUSHES and (is_rest or had_some):
-            body["rest"] = True  # the table's step is counted there already
+        is_again = refused.piece > 1
+        parts = sorted(recut.parts, key=lambda part: not (is_again or self._is_rest(recut, *part)))
+        recut.parts = parts  # answers come in this order
+        if question.command in PUSHES:
+            rests = sum(is_again or self._is_rest(recut, *part) for part in parts)
+            body |= {"rest": rests} if rests else {}
         meta = Meta(
             recipient=node_id(Role.SERVER, recut.server),
             flags=question.flags,
@@ -285,10 +284,17 @@ class Asking:
             map_version=slots.version,
             cmd=question.command,
             priority=question.priority,
-            clocks=((question.tables[rows.place], question.step, ()),),
+            clocks=tuple((question.tables[rows.place], question.step, ()) for _, rows in parts),
             body=body or None,
         )
-        return Message(meta, rows.arrays)
+        return Message(meta, [array for _, rows in parts for array in rows.arrays])
+
+    def _is_rest(self, recut: Recut, index: int, rows: Rows) -> bool:
+        """Whether a table's step is counted at that server with another piece."""
+        return (recut.root.is_rest and index == 0) or any(
+            piece.server == recut.server and any(part.place == rows.place for part in piece.ranges)
+            for piece in self._pieces
+        )
 
     def _piece(self, answer: Meta) -> Piece:
         if len(self._pieces) == 1:
@@ -315,7 +321,7 @@ class Asking:
             arrays += entry.arrays(piece.server, part)
         body = question.body
         if piece.is_rest and question.command in PUSHES:
-            body = {**(body or {}), "rest": True}
+            body = {**(body or {}), "rest": 1}
         key_list = 0
         if question.signature and places:
             key_list = part_of(question.signature, piece.ranges)

@@ -114,7 +114,7 @@ class AtOnce:
             step,
             (number, arrays[0], arrays[1]),
             float(body.get("weight", 1.0)),
-            bool(body.get("rest", False)),
+            int(body.get("rest", 0)),
             meta,
         )
         if clocks is None:

@@ -203,21 +203,22 @@ class Engine:
         clock: int,
         writes: Sequence[Write],
         weight: float = 1.0,
-        is_rest: bool = False,
+        rests: int = 0,
     ) -> list[int]:
         """Several pushes, all of them or none.
 
         Args:
             weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
                 0 or more; the others ignore it.
-            is_rest: the first write is a further piece of a push that was cut, so not a step more.
+            rests: so many of the first writes are further pieces of a push that was cut, so not a
+                step more.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 
         Raises:
             SettingError: `weight` is not as above.
         """
-        return run_through(self.pushing(rank, clock, writes, weight, is_rest))
+        return run_through(self.pushing(rank, clock, writes, weight, rests))
 
     def pushing(
         self,
@@ -225,11 +226,11 @@ class Engine:
         clock: int,
         writes: Sequence[Write],
         weight: float = 1.0,
-        is_rest: bool = False,
+        rests: int = 0,
         push: Meta | None = None,
     ) -> Turns[list[int]]:
         """`push_many` in turns; `push` is the request's header, for who keeps copies."""
-        pushes = self._checked_pushes(writes, weight, is_rest, push)
+        pushes = self._checked_pushes(writes, weight, rests, push)
         if (quick := self._push_at_once(rank, clock, pushes)) is not None:
             return quick
         claims: list[Claim] = []
@@ -246,7 +247,7 @@ class Engine:
                 found.release(claim)
 
     def _checked_pushes(
-        self, writes: Sequence[Write], weight: float, is_rest: bool, push: Meta | None = None
+        self, writes: Sequence[Write], weight: float, rests: int, push: Meta | None = None
     ) -> Sequence[Push]:
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
@@ -254,7 +255,7 @@ class Engine:
         for number, keys, grads in writes:
             found = self.table(number)
             keys, grads = found.checked(keys, grads, "gradients")
-            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes, push)))
+            pushes.append((found, Update(keys, grads, weight, 0, len(pushes) < rests, push)))
         return pushes
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
@@ -270,11 +271,11 @@ class Engine:
         clock: int,
         write: Write,
         weight: float = 1.0,
-        is_rest: bool = False,
+        rests: int = 0,
         push: Meta | None = None,
     ) -> list[int] | None:
         """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
-        pushes = self._checked_pushes((write,), weight, is_rest, push)
+        pushes = self._checked_pushes((write,), weight, rests, push)
         return self._push_at_once(rank, clock, pushes)
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:

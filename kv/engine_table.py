@@ -150,6 +150,15 @@ class Table(ABC):
         """Set rows to what was exported."""
         return self.store.put(batch, keep_versions=keep_versions)
 
+    def making_room(self, keys: Keys) -> Turns[Claim]:
+        """Secure room for rows that are to be put, until `release`.
+
+        Raises:
+            ArenaFullError: there is none; nothing is changed.
+        """
+        return None
+        yield
+
     def removing(self, keys: Keys) -> Turns[int]:
         """Forget rows; how many there were."""
         return self.store.remove(keys)
@@ -276,6 +285,10 @@ class KeyedTable(Table):
         cause = self._cause(update)
         yield from self.store.push(update.keys, update.grads, update.clock, cut, cause)
 
+    def making_room(self, keys: Keys) -> Turns[Claim]:
+        cut = self._cut(keys)
+        return cut, (yield from self.store.promise(keys, cut))
+
     def applying_round(self, update: Update) -> Turns[None]:
         cut = self._cut(update.keys)
         is_bound = self.spec.missing != "error"  # else it makes no rows
@@ -302,7 +315,7 @@ class KeyedTable(Table):
         return slot_of(keys)
 
     def own(self, mine: Slots) -> None:
-        self.store.mine = mine
+        self.store.own(mine)
 
     def _checked_keys(self, keys: Keys | None) -> Keys:
         if keys is None:

@@ -4,8 +4,9 @@ Tells `PlacementDesk` what happens, and others what it decides.
 
     app = PlacementApp(office, replicas=1)      # before office.listen()
 
-Orders are told again at each tick until their source says that they are done. NumPy only: the
-scheduler loads no kernel.
+What it decides is in the scheduler's journal before anybody is told of it, so that a scheduler that
+is started again goes on in the midst of fills and moves. Orders are told again at each tick until
+their source says that they are done. NumPy only: the scheduler loads no kernel.
 """
 
 from __future__ import annotations
@@ -49,10 +50,13 @@ class PlacementApp(SchedulerApp):
         office.queries.accept(SCALE, self._scale)
 
     def _begin(self) -> None:
+        """No server has come yet."""
         self.desk = PlacementDesk(max(1, self.office.shape.servers), self._replicas)
         self._told = 0  # version of the desk's map that was published
         self._has_started = False
         self._released: set[int] = set()
+        self._is_new_here = False  # servers may have come and gone since the journal was written
+        self._has_news = False  # orders that nobody has been told of
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -85,9 +89,36 @@ class PlacementApp(SchedulerApp):
         return bool(self.office.view.alive(Role.WORKER))
 
     def tick(self, now: float) -> None:
+        if self._is_new_here:
+            self._is_new_here = False
+            self._catch_up(now)
+        if self.desk.retry(now):
+            self._tell()
         self._order()
         for rank in self._released & set(self.desk.released()):
             self._send_home(node_id(Role.SERVER, rank))
+
+    def committed(self, now: float) -> None:
+        if self._has_news:
+            self._has_news = False
+            self._order()
+            for rank in set(self.desk.released()) - self._released:
+                self._released.add(rank)
+                self._send_home(node_id(Role.SERVER, rank))
+
+    def _catch_up(self, now: float) -> None:
+        """Hear of the servers that the former scheduler has seen come or go just before its end."""
+        view = self.office.view
+        there = {n.rank: n for n in view.nodes.values() if n.role is Role.SERVER}
+        for rank in [r for r in self.desk.alive if r not in there]:
+            self.died(Node(Role.SERVER, rank, "", self.desk.alive[rank]), now)
+        for node in there.values():
+            if node.id in view.gone:
+                self.left(node, now)
+            elif self.desk.alive.get(node.rank) != node.incarnation:
+                self.joined(node, now)
+        self.desk.scale(self.desk.size)  # who had no room is tried again
+        self._tell()
 
     def may_grow(self, role: Role) -> bool:
         return role is Role.SERVER and len(self.desk.alive) < self.desk.size
@@ -136,30 +167,62 @@ class PlacementApp(SchedulerApp):
                 for order in desk.orders.values()
             ],
             "lost": describe(desk.lost.nonzero()[0]) if desk.lost.any() else "",
+            "bare": describe(desk.bare()) if desk.bare().size else "",
+            "full": [list(item) for item in sorted(desk.full.items())],
         }
+
+    def remarks(self) -> list[str]:
+        facts = self._facts()
+        found = []
+        if facts["lost"]:
+            found.append(f"nobody has the rows of slots {facts['lost']}")
+        if facts["bare"] and self._has_started:
+            found.append(f"slots {facts['bare']} have no backup")
+        found += [f"server {rank} has no room for copies: {why}" for rank, why in facts["full"]]
+        return found
 
     # -- messages ---------------------------------------------------------------------------
 
     def _receive(self, message: Message) -> None:
         meta = message.meta
         role, rank = role_and_rank(meta.sender)
-        if role is not Role.SERVER or meta.cmd != Said.DONE:
+        if role is not Role.SERVER or meta.cmd not in (Said.DONE, Said.FULL):
             raise KVError("only servers say what is done about slots")
-        if self.desk.done(int(meta.body["order"]), rank, meta.incarnation):
+        body = meta.body
+        if meta.cmd == Said.FULL:
+            self._note_full(
+                rank, meta.incarnation, int(body["rank"]), int(body["life"]), body["why"]
+            )
+        elif self.desk.done(int(body["order"]), rank, meta.incarnation):
+            self._tell()
+
+    def _note_full(self, source: int, incarnation: int, target: int, life: int, why: str) -> None:
+        """A backup has no room for more of the rows of `source`."""
+        desk, is_known = self.desk, target in self.desk.full
+        if desk.alive.get(target) != life:
+            return
+        if desk.refused(source, incarnation, target, why, self.office.van.now()):
+            if not is_known:
+                log.warning(
+                    "server %d has no room for copies (%s); slots %s have no backup; it is tried "
+                    "again later",
+                    target,
+                    why,
+                    describe(desk.bare()) or "none",
+                )
             self._tell()
 
     def _tell(self) -> None:
-        """Publish the map, if it is another, and give the orders."""
+        """Publish the map, if it is another, and give the orders: when they are written down."""
         desk = self.desk
+        self._has_news = True
+        self.office.save(self)
         if desk.version > self._told:
             self._told = desk.version
             version = self.office.view.map_version + 1
             blob = SlotMap(version, desk.owner, desk.backup).to_bytes()
             self.office.set_map(blob)
-        self._order()
-        for rank in set(desk.released()) - self._released:
-            self._released.add(rank)
-            self._send_home(node_id(Role.SERVER, rank))
+        self.office.publish()
 
     def _send_home(self, node: int) -> None:
         """A server has nothing any more and is to leave: let it end in good order."""
@@ -184,7 +247,7 @@ class PlacementApp(SchedulerApp):
 
     def restore(self, state: Any, notes: Sequence[Any]) -> None:
         self._begin()
-        if state is None:  # of a job that lives no more: this one is new
-            return
-        self.desk.restore(state["desk"])
-        self._has_started, self._told = bool(state["started"]), self.desk.version
+        if state is not None:
+            self.desk.restore(state["desk"])
+            self._has_started, self._told = bool(state["started"]), self.desk.version
+            self._is_new_here = self._has_news = self._has_started

@@ -13,6 +13,8 @@ a fill and a give, and a failure is a give without the former owner's help. Orde
 may be told again; one whose source or target died is forgotten, and what is missing is ordered
 anew.
 
+A server that has no room for copies gets none for a while (`refused`): the owner goes on without.
+
 Wanted, in this order: every slot has a backup (with replicas = 1); nothing lies on servers that are
 to leave; owners, then backups, are evenly shared.
 """
@@ -31,6 +33,9 @@ from kv.placement import NOBODY, NUM_SLOTS, SlotMap
 
 Ranks = NDArray[np.uint16]
 Slots = NDArray[np.int64]
+
+
+FIRST_RETRY, LAST_RETRY = 60.0, 3600.0  # seconds until a server without room is tried again
 
 
 class OrderKind(IntEnum):
@@ -88,6 +93,7 @@ class PlacementDesk:
         size: servers that there are to be; those of that rank and above are to leave.
         orders: by number, those that are under way.
         lost: bool (1024,): the owner died and nobody had a copy.
+        full: rank -> why it has no room for copies.
     """
 
     def __init__(self, servers: int, replicas: int = 0) -> None:
@@ -98,6 +104,8 @@ class PlacementDesk:
         self.alive: dict[int, int] = {}
         self.orders: dict[int, Order] = {}
         self.lost = np.zeros(NUM_SLOTS, np.bool_)
+        self.full: dict[int, str] = {}
+        self._retries: dict[int, tuple[float, float]] = {}  # rank -> time of the next, wait
         self._next = 1
 
     def __repr__(self) -> str:
@@ -135,6 +143,8 @@ class PlacementDesk:
         """A server is dead. Its slots go to their backups; returns those that have none."""
         if self.alive.pop(rank, None) is None:
             return np.empty(0, np.int64)
+        self.full.pop(rank, None)
+        self._retries.pop(rank, None)
         self.orders = {
             number: order
             for number, order in self.orders.items()
@@ -174,6 +184,42 @@ class PlacementDesk:
         self.version += 1
         self._plan()
         return True
+
+    def refused(self, source: int, incarnation: int, target: int, why: str, now: float) -> bool:
+        """`source` reports that `target` has no room for more of its rows; whether that is news.
+
+        What `target` has of them is no backup any more. It is tried again later, at `retry`.
+        """
+        if self.alive.get(source) != incarnation or target not in self.alive:
+            return False
+        copies = (self.owner == source) & (self.backup == target)
+        orders = [o for o in self.orders.values() if (o.source, o.target) == (source, target)]
+        if not copies.any() and not orders:
+            return False
+        for order in orders:
+            del self.orders[order.number]
+        self.backup[copies] = NOBODY
+        wait = self._retries[target][1] if target in self._retries else 0.0
+        if target not in self.full:
+            wait = min(max(2 * wait, FIRST_RETRY), LAST_RETRY)
+        self.full[target] = why
+        self._retries[target] = now + wait, wait
+        self.version += 1  # also where nothing changed hands: who was to give serves on
+        self._plan()
+        return True
+
+    def retry(self, now: float) -> bool:
+        """Try again to make copies on servers that had no room; whether there are such."""
+        due = [rank for rank in self.full if now >= self._retries[rank][0]]
+        for rank in due:
+            del self.full[rank]
+        if due:
+            self._plan()
+        return bool(due)
+
+    def bare(self) -> Slots:
+        """The slots that should have a backup and have none."""
+        return np.flatnonzero(self.backup == NOBODY) if self.replicas else np.empty(0, np.int64)
 
     # -- what follows -----------------------------------------------------------------------
 
@@ -246,7 +292,7 @@ class PlacementDesk:
         Runs of slots go to one target as far as its share allows: each pair of servers has a log.
         """
         loads = self._backup_loads(targets)
-        others = [rank for rank in targets if rank != source]
+        others = [rank for rank in targets if rank != source and rank not in self.full]
         share = -(-NUM_SLOTS // max(1, len(self.wanted())))
         others.sort(key=lambda rank: (loads[rank], (rank - source) % NUM_SLOTS))
         ordered = 0
@@ -273,6 +319,8 @@ class PlacementDesk:
         lots = self._lots(wanted, counts)
         surplus = {rank: counts[rank] - lots.get(rank, 0) for rank in self.alive}
         for target in wanted:
+            if target in self.full:
+                continue
             for source in sorted(self.alive):
                 count = min(surplus[source], -surplus[target])
                 if count > 0:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
-from kv.cutting import PIECE, SHARED_PIECE, Cut, apart, cut_keys
+from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
@@ -338,8 +338,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         cuts = [entry.cut for entry in entries]
         least = PIECE if self._piece is None else self._piece
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to, least)
-        if writes and len(cuts) > 1 and (self._may_move or self.slots.version):
-            pieces = apart(pieces)
         if writes:
             pack(writes, pieces, lines.empty)
         asking = Asking(

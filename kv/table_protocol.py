@@ -23,7 +23,8 @@ A dense table has no keys here: its values, either way, are its blocks on that s
 number (`kv.dense`).
 
 A large request may be cut into several, with timestamps of their own and disjoint keys. `rest` in
-the body of a push says that its first table is carried on from another, and so no further step.
+the body of a push says how many of its first tables are carried on from another, and so no further
+step.
 
 A piece that was cut anew about a dense table has `blocks` in its body, and the numbers of the
 blocks, uint64 and increasing, where a sparse table has keys.

@@ -420,7 +420,7 @@ class TableServer:
             clocks.pop() if clocks else 0,
             self.desk.left_of(meta, writes_of(message, tables)),
             float(body.get("weight", 1.0)),
-            bool(body.get("rest", False)),
+            int(body.get("rest", 0)),
             meta,
         )
         self.desk.note_push(message)

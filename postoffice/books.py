@@ -49,8 +49,8 @@ class Books:
 
     def save(self, app: SchedulerApp) -> None:
         """An app's state replaces what it noted before."""
-        mine = f"note:{app.name}"
-        self._notes = [entry for entry in self._notes if entry[0] != mine]
+        mine = (f"app:{app.name}", f"note:{app.name}")
+        self._notes = [entry for entry in self._notes if entry[0] not in mine]
         self._notes.append((f"app:{app.name}", app.state()))
 
     def changes(self) -> bytes | None:

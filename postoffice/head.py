@@ -166,6 +166,7 @@ class SchedulerOffice(Postoffice):
             "lives": [list(pair) for pair in sorted(membership.lives.items())],
             "awaited": sorted(membership.awaited),
             "statuses": [list(pair) for pair in sorted(desk.statuses.items())],
+            "remarks": [line for app in self.apps for line in app.remarks()],
         }
 
     @property
@@ -251,9 +252,16 @@ class SchedulerOffice(Postoffice):
         Only from the thread that drives the van, as apps are called.
         """
         version = self._open_desk.set_map(blob)
+        self.publish()
+        return version
+
+    def publish(self) -> None:
+        """Write down what apps have kept, and call `committed`; where that is under way, not twice.
+
+        Only from the thread that drives the van.
+        """
         if not self._is_publishing:
             self._publish([])
-        return version
 
     def note(self, app: SchedulerApp, value: Any) -> None:
         """Keep something for a scheduler that goes on (msgpack types), with the next commit.
@@ -338,6 +346,7 @@ class SchedulerOffice(Postoffice):
         if (desk.membership.epoch, desk.map_version) != (self.epoch, self.view.map_version):
             self._see(desk.view())
         self._send_replies(news)
+        self._call_apps(lambda app: app.committed(self.van.now()))
 
     def _tell_apps(self) -> None:
         changes, now = self._membership.changes, self.van.now()

@@ -32,6 +32,9 @@ class SchedulerApp:
     def tick(self, now: float) -> None:
         """About once a heartbeat."""
 
+    def committed(self, now: float) -> None:
+        """What has been noted, saved and set is written down: others may be told of it now."""
+
     def may_grow(self, role: Role) -> bool:
         """Whether a process may join as a new rank of `role`."""
         return False
@@ -39,6 +42,10 @@ class SchedulerApp:
     def is_covered(self, node: int) -> bool:
         """Whether others have all that the server `node` has, should it be dead."""
         return False
+
+    def remarks(self) -> list[str]:
+        """Lines for somebody who looks at the cluster: what is amiss."""
+        return []
 
     def state(self) -> Any:
         """All that another scheduler must know to go on, as msgpack types; None: nothing."""

@@ -16,7 +16,9 @@ from typing import Self, TypeVar
 from kv.checkpoint.server import CheckpointServer
 from kv.executor import threads_of
 from kv.leases.desk import LeaseDesk
+from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
+from kv.replication.replicator import Replicator
 from kv.table_server import TableServer
 from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
@@ -24,6 +26,7 @@ from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
 from van.courier import ZmqVan, new_context
+from van.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -32,6 +35,13 @@ _numbers = itertools.count()
 
 class LocalNodes:
     """Scheduler, servers and workers of one job as threads of this process.
+
+    Args:
+        servers, workers: how many.
+        mode: of tables that name none.
+        seed: of initial values.
+        server_app: called with each server's postoffice, which has not started.
+        replicas: copies of each row on another server, 0 or 1.
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
@@ -45,10 +55,18 @@ class LocalNodes:
         seed: int = 1,
         server_app: Callable[[Postoffice], object] | None = None,
         run_dir: Path | None = None,
+        replicas: int = 0,
     ) -> None:
+        if replicas not in (0, 1) or (replicas and servers < 2):
+            raise ConfigError(
+                f"there can be 0 copies of each row, or 1 with at least two servers; asked for "
+                f"{replicas} with servers = {servers}",
+                key="replicas",
+            )
         self.workers: list[RemoteWorker] = []
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._run_dir = run_dir
+        self._replicas = replicas
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
@@ -96,6 +114,7 @@ class LocalNodes:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
         desk = LeaseDesk(office, self._run_dir)
         office.apps.append(desk)
+        PlacementApp(office, self._replicas)
         try:
             office.start()
             office.serve()
@@ -111,6 +130,7 @@ class LocalNodes:
             CheckpointServer(
                 office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
             )
+            Replicator(tables)
             if self._server_app is not None:
                 self._server_app(office)
             with tables:
@@ -124,7 +144,7 @@ class LocalNodes:
 
     def _worker(self, rank: int) -> RemoteWorker:
         office = self._office(Role.WORKER, f"worker{rank}", rank)
-        return RemoteWorker(office, self._mode, self._seed)
+        return RemoteWorker(office, self._mode, self._seed, may_move=self._replicas > 0)
 
     def run(self, program: Callable[[RemoteWorker], T]) -> list[T]:
         """Run `program(worker)` in a thread for each worker; the results by rank.

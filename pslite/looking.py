@@ -81,7 +81,7 @@ def status(observer: Observer) -> str:
     heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    return f"{heading}\n{columns(rows, left=5)}"
+    return "\n".join([heading, columns(rows, left=5), *cluster["remarks"]])
 
 
 def table_reports(observer: Observer) -> dict[str, list[Report]]:

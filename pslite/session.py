@@ -128,6 +128,7 @@ def local_cluster(
     seed: int = 1,
     server_app: ServerApp | None = None,
     run_dir: Path | None = None,
+    replicas: int = 0,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -137,9 +138,10 @@ def local_cluster(
         seed: of initial values.
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
         run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
+        replicas: copies of each row on another server, as `[cluster] replicas`.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app, run_dir)
+    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas)

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.delivery.repeats import again, former_life
-from kv.delivery.windows import Mask, Stream, Windows, no_mask
+from kv.delivery.windows import Entry, Mask, Stream, Windows, no_mask
 from kv.engine import Write
+from kv.engine_table import BlockTable, Table
 from kv.errors import UnknownTableError
 from kv.placement import SlotMap, slot_of
 from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
@@ -120,7 +121,7 @@ class Desk:
         here = self.slots.owner == self.rank
         if self._gated is not None:
             here = here & ~self._gated
-        return bool(here[self._slots_of(message)].all())
+        return all(here[slots].all() for _, slots in self._slots_by_table(message))
 
     def _is_left(self, message: Message, stream: Stream) -> bool:
         """Whether something of a request is still to be done; else it is answered again."""
@@ -132,11 +133,10 @@ class Desk:
             self._send(again(entry.answer, meta))
             return False
         if entry is not None:
-            touched = self._touched(message)
-            if (touched & self.windows.failed(entry)).any():
+            if (self._touched(message) & self.windows.failed(entry)).any():
                 self._send(Message(answer_to(meta, Kind.ERROR, error=entry.failure)))
                 return False
-            if (touched & ~self.windows.applied(entry)).any():
+            if not self._is_applied(message, entry):
                 return True
         if meta.cmd in _REPEATED:  # the push is done, what is left is the pull
             self._complete(message)
@@ -145,31 +145,43 @@ class Desk:
         self._send(Message(answer_to(meta)))
         return False
 
+    def _is_applied(self, message: Message, entry: Entry) -> bool:
+        """Whether a request is, in each of its tables, in all slots that it has rows of."""
+        windows = self.windows
+        if message.meta.cmd not in WITH_KEYS:
+            return bool(windows.applied(entry).all())
+        return all(
+            windows.applied(entry, table.id)[slots].all()
+            for table, slots in self._slots_by_table(message)
+        )
+
     def _touched(self, message: Message) -> Mask:
         """The slots of a request; those without keys concern all."""
         touched = no_mask()
         meta = message.meta
         if meta.cmd not in WITH_KEYS:
             return ~touched
-        touched[self._slots_of(message)] = True
-        for _, table, _ in self._tables_of(meta):
-            if is_whole(meta, table):
-                touched[slot_of(table.store.keys)] = True  # type: ignore[union-attr]
+        for _, slots in self._slots_by_table(message):
+            touched[slots] = True
         return touched
 
-    def _slots_of(self, message: Message) -> NDArray[np.uint16]:
+    def _slots_by_table(self, message: Message) -> list[tuple[Table, NDArray[np.uint16]]]:
+        """The slots of the rows that a request is about."""
         meta = message.meta
         if not meta.body or "blocks" not in meta.body:
             self._complete(message)
         tables = self._tables_of(meta)
         places = name_places(meta, tables, meta.cmd in WITH_VALUES)
         named = [table for _, table, _ in tables if not is_whole(meta, table)]
-        slots = [
-            row_slots(table, message.arrays[place])
+        found = [
+            (table, row_slots(table, message.arrays[place]))
             for table, place in zip(named, places, strict=True)
             if place < len(message.arrays)
         ]
-        return np.concatenate([*slots, _NO_SLOTS])
+        for _, table, _ in tables:
+            if isinstance(table, BlockTable) and is_whole(meta, table):
+                found.append((table, slot_of(table.store.keys)))
+        return found
 
     def left_of(self, meta: Meta, writes: list[Write]) -> list[Write]:
         """What of a push is still to be applied here, row by row."""
@@ -177,13 +189,12 @@ class Desk:
         entry = None if stream is None else stream.entries.get(meta.timestamp)
         if entry is None:
             return writes
-        is_applied = self.windows.applied(entry)
         left: list[Write] = []
         for (number, keys, values), (_, table, _) in zip(
             writes, self._tables_of(meta), strict=True
         ):
             if keys is not None:
-                rows = ~is_applied[row_slots(table, keys)]
+                rows = ~self.windows.applied(entry, table.id)[row_slots(table, keys)]
                 keys, values = keys[rows], values[rows]
             left.append((number, keys, values))
         return left
@@ -285,6 +296,3 @@ class Desk:
 
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:
     return all(stream.has_come(int(timestamp), int(piece)) for timestamp, piece in after)
-
-
-_NO_SLOTS = np.empty(0, np.uint16)

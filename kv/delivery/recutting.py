@@ -3,7 +3,8 @@
 A piece is applied whole by a server or refused whole, so of a refused one nothing has been applied
 there; and what a dead server had applied goes with its slots, so that their next owner tells it.
 The rows go out again under the same timestamp, in pieces with numbers not used before, by the
-newest map. Such pieces carry their rows outright, block numbers of dense tables as well.
+newest map, each with all tables that it has rows of: two of one timestamp must not share a slot.
+Such pieces carry their rows outright, block numbers of dense tables as well.
 """
 
 from __future__ import annotations
@@ -74,10 +75,12 @@ class Root:
     Args:
         sizes: rows and floats in a row of each of its tables, in order.
         done: called with the values of each table when all of them have come; None: none come.
+        is_rest: its first table is carried on from another piece.
     """
 
     sizes: Sequence[tuple[int, int]]
     done: Callable[[list[Values]], None] | None
+    is_rest: bool = False
     left: int = 0  # parts that have no answer
     found: list[Values] = field(default_factory=list)
 
@@ -98,18 +101,17 @@ class Root:
 
 @dataclass(eq=False, slots=True)
 class Recut:
-    """Rows of one table of a piece that was cut anew.
+    """Rows of a piece that was cut anew, those of one server.
 
     Args:
         root: the piece that they are of.
-        index: which table of the root it is.
         server: rank of who is asked.
+        parts: rows by table, with the table's place in the root.
     """
 
     root: Root
-    index: int
     server: int
-    rows: Rows
+    parts: list[tuple[int, Rows]]
 
     def take(self, arrays: Sequence[NDArray[Any]]) -> None:
         """The answer has come, with values if it was a pull.
@@ -118,21 +120,25 @@ class Recut:
             KVError: it is not what was asked for.
         """
         if self.root.done is not None:
-            shape = (self.rows.names.size, self.root.sizes[self.index][1])
-            if len(arrays) != 1 or arrays[0].shape != shape or arrays[0].dtype != np.float32:
-                raise KVError(f"a server answered {arrays!r} instead of float32 {shape}")
-            self.root.found[self.index][self.rows.where] = arrays[0]
+            shapes = [(rows.names.size, self.root.sizes[index][1]) for index, rows in self.parts]
+            is_float = all(array.dtype == np.float32 for array in arrays)
+            if not is_float or [array.shape for array in arrays] != shapes:
+                raise KVError(f"a server answered {arrays!r} instead of float32 {shapes}")
+            for (index, rows), values in zip(self.parts, arrays, strict=True):
+                self.root.found[index][rows.where] = values
         self.root.settle()
 
 
-def cut_anew(root: Root, rows: Sequence[tuple[int, Rows]], slots: SlotMap) -> list[Recut]:
-    """The parts, by table and owner, in the place of one with these rows of (index, Rows)."""
+def cut_anew(root: Root, parts: Sequence[tuple[int, Rows]], slots: SlotMap) -> list[Recut]:
+    """The pieces, by owner, in the place of one with these rows of (index, Rows)."""
+    owners = [slots.owner[rows.slots] for _, rows in parts]
     made = []
-    for index, part in rows:
-        owners = slots.owner[part.slots]
-        made += [
-            Recut(root, index, int(server), part.take(owners == server))
-            for server in np.unique(owners)
+    for server in np.unique(np.concatenate(owners)):
+        mine = [
+            (index, rows.take(owner == server))
+            for (index, rows), owner in zip(parts, owners, strict=True)
+            if (owner == server).any()
         ]
+        made.append(Recut(root, int(server), mine))
     root.left += len(made)
     return made

@@ -7,8 +7,9 @@ something: `None`, all of this server's slots have it, which is nearly always so
 that says which, why it failed, or what was answered.
 
 The slots of an entry are written out only when slots move: then "all of mine" would change its
-meaning. `export` gives what is known of some slots to their next owner or to a backup, `adopt`
-takes it.
+meaning. A server applies all tables of a request or none; but who has copies hears of them one by
+one, and may have to take over in the midst: what came so is kept by table. `export` gives what is
+known of some slots to their next owner or to a backup, `adopt` takes it.
 
 `kv.requests.windows` is the same with every slot of every push written out.
 """
@@ -16,7 +17,7 @@ takes it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgpack
 import numpy as np
@@ -31,7 +32,7 @@ Mask = NDArray[np.bool_]
 Failure = tuple[str, str, int]
 """Type, text and node of what was raised."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def no_mask() -> Mask:
@@ -47,12 +48,14 @@ class Entry:
         failed: packed bits of the slots on which it failed.
         failure: why.
         answer: what was answered, where that cannot be made again.
+        tables: by id, packed bits of the slots where that table alone has it.
     """
 
     applied: bytes = b""
     failed: bytes = b""
     failure: Failure | None = None
     answer: Message | None = None
+    tables: dict[int, bytes] = field(default_factory=dict)
 
 
 class Stream:
@@ -140,12 +143,14 @@ class Windows:
         slots: Mask | None = None,
         failure: Failure | None = None,
         answer: Message | None = None,
+        table: int | None = None,
     ) -> None:
         """Remember that a request was applied, or with `failure` failed for good. Any thread.
 
         Args:
             slots: on these; None: on all of this server's.
             answer: what is answered, if that cannot be made again.
+            table: id of the one table in which it was applied; None: in all that it is about.
         """
         timestamp, entries = meta.timestamp, stream.entries
         is_known = timestamp in entries
@@ -156,15 +161,22 @@ class Windows:
         if entry is None:
             entry = Entry(_packed(self._all()) if is_known else b"", answer=answer)
         where = self._all() if slots is None else slots
-        if failure is None:
+        if table is not None:
+            entry.tables[table] = _packed(_unpacked(entry.tables.get(table, b"")) | where)
+        elif failure is None:
             entry.applied = _packed(self.applied(entry) | where)
         else:
             entry.failed, entry.failure = _packed(self.failed(entry) | where), failure
         entries[timestamp] = entry
 
-    def applied(self, entry: Entry | None) -> Mask:
-        """The slots that have it."""
-        return self._all() if entry is None else _unpacked(entry.applied)
+    def applied(self, entry: Entry | None, table: int | None = None) -> Mask:
+        """The slots that have it, in all tables or at least in that one."""
+        if entry is None:
+            return self._all()
+        applied = _unpacked(entry.applied)
+        if table is not None and table in entry.tables:
+            applied |= _unpacked(entry.tables[table])
+        return applied
 
     def failed(self, entry: Entry | None) -> Mask:
         """The slots on which it failed."""
@@ -187,9 +199,11 @@ class Windows:
             entries = []
             for timestamp, entry in list(stream.entries.items()):
                 applied, failed = self.applied(entry) & slots, self.failed(entry) & slots
-                if applied.any() or failed.any():
+                tables = _tables_within(entry, slots)
+                if applied.any() or failed.any() or tables:
                     failure = entry.failure if entry is not None and failed.any() else None
-                    entries.append([timestamp, _packed(applied), _packed(failed), failure])
+                    named = [list(item) for item in tables.items()]
+                    entries.append([timestamp, _packed(applied), _packed(failed), failure, named])
             name = [sender, stream.incarnation, app, customer, stream.watermark]
             streams.append([*name, entries])
         floors = [list(item) for item in self._floors.items()]
@@ -218,25 +232,35 @@ class Windows:
                 continue
             if watermark > stream.watermark:
                 stream.advance(watermark)
-            for timestamp, applied, failed, failure in entries:
-                self._adopt(stream, timestamp, _unpacked(applied) & slots, None)
+            for timestamp, applied, failed, failure, tables in entries:
+                self._adopt(stream, timestamp, _unpacked(applied) & slots)
                 if failure is not None:
                     self._adopt(stream, timestamp, _unpacked(failed) & slots, tuple(failure))
+                for table, bits in tables:
+                    self._adopt(stream, timestamp, _unpacked(bits) & slots, table=table)
 
-    def _adopt(self, stream: Stream, timestamp: int, slots: Mask, failure: Failure | None) -> None:
+    def _adopt(
+        self,
+        stream: Stream,
+        timestamp: int,
+        slots: Mask,
+        failure: Failure | None = None,
+        table: int | None = None,
+    ) -> None:
         if slots.any():
-            self.record(stream, Meta(timestamp=timestamp), slots, failure)
+            self.record(stream, Meta(timestamp=timestamp), slots, failure, table=table)
 
     def forget(self, slots: Mask) -> None:
         """Drop what is known of `slots`, which have left."""
         for stream in self.streams.values():
             for timestamp, entry in list(stream.entries.items()):
                 applied, failed = self.applied(entry) & ~slots, self.failed(entry) & ~slots
-                if applied.any() or failed.any():
+                tables = _tables_within(entry, ~slots)
+                if applied.any() or failed.any() or tables:
                     failure = None if entry is None else entry.failure
                     answer = None if entry is None else entry.answer
                     stream.entries[timestamp] = Entry(
-                        _packed(applied), _packed(failed), failure, answer
+                        _packed(applied), _packed(failed), failure, answer, tables
                     )
                 else:
                     del stream.entries[timestamp]
@@ -261,6 +285,14 @@ class Windows:
                 assert timestamp >= stream.watermark, f"{timestamp} is past"
                 if entry is not None:
                     assert (entry.failure is None) == (not self.failed(entry).any())
+
+
+def _tables_within(entry: Entry | None, slots: Mask) -> dict[int, bytes]:
+    """An entry's slots by table, those among `slots`."""
+    if entry is None or not entry.tables:
+        return {}
+    within = {table: _unpacked(bits) & slots for table, bits in entry.tables.items()}
+    return {table: _packed(mask) for table, mask in within.items() if mask.any()}
 
 
 def _packed(mask: Mask) -> bytes:

@@ -29,12 +29,12 @@ class Copies:
         self.windows = Windows(np.zeros(NUM_SLOTS, np.bool_))
         self.held: dict[Table, list[Kept]] = {}
 
-    def note(self, push: Meta | None, slots: Slots) -> None:
-        """The push was applied to `slots`, or is held there."""
+    def note(self, push: Meta | None, table: Table, slots: Slots) -> None:
+        """The push was applied to that table in `slots`, or is held there."""
         if push is not None:
             stream = self.windows.stream(push)
             if stream is not None:
-                self.windows.record(stream, push, slots)
+                self.windows.record(stream, push, slots, table=table.id)
 
     def hold(self, table: Table, rank: int, step: int, update: Update) -> None:
         """The other server holds a push."""

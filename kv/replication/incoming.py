@@ -6,6 +6,7 @@ be large; whoever runs them keeps those of one sender in order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from kv.consistency.base import Update
 from kv.engine import Engine
 from kv.engine_table import Table
-from kv.errors import UnknownTableError
+from kv.errors import ArenaFullError, UnknownTableError
 from kv.executor import Turns
 from kv.kernels.jit import frozen
 from kv.placement import NUM_SLOTS
@@ -23,6 +24,8 @@ from kv.replication.copies import Copies
 from kv.replication.records import Kind, Record, Slots, unpack_push, unpack_slots
 from kv.spec import TableSpec
 from kv.store.rows import RowBatch
+
+log = logging.getLogger(__name__)
 
 _SOME = 1 << 14  # rows looked at under one lock
 
@@ -66,7 +69,11 @@ class Incoming:
         }
 
     def applying(self, sender: int, record: Record) -> Turns[None]:
-        """Do what the record of that node says."""
+        """Do what the record of that node says.
+
+        Raises:
+            ArenaFullError: there is no room for its rows, or for its table; nothing is changed.
+        """
         if record.kind is Kind.FILL:
             yield from self._fill(sender, unpack_slots(record.body["slots"]))
         elif record.kind is not Kind.END:  # that one is only acknowledged
@@ -94,7 +101,12 @@ class Incoming:
         self.source[slots] = 0
 
     def _progress(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
-        if (yield from self.engine.catching_up(body["completed"], body["finished"])):
+        try:
+            has_advanced = yield from self.engine.catching_up(body["completed"], body["finished"])
+        except ArenaFullError as error:  # of this server's own rows; the worker hears of the next
+            log.error("a round that has ended found no room and was dropped: %s", error)
+            has_advanced = True
+        if has_advanced:
             self._on_advance()
 
     def _table(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
@@ -107,9 +119,13 @@ class Incoming:
 
     def _rows(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
         table = self._known(body)
-        slots = unpack_slots(body["slots"])
-        yield from table.putting(RowBatch(*map(frozen, arrays)), keep_versions=False)
-        self.copies.note(unpack_push(body["push"]), slots)
+        slots, batch = unpack_slots(body["slots"]), RowBatch(*map(frozen, arrays))
+        claim = yield from table.making_room(batch.keys)  # or a part of them could be there
+        try:
+            yield from table.putting(batch, keep_versions=False)
+        finally:
+            table.release(claim)
+        self.copies.note(unpack_push(body["push"]), table, slots)
         if body["round"] >= 0:
             self.copies.settle(table, body["round"], slots)
         self._note_clock(table, body["clock"])
@@ -124,7 +140,7 @@ class Incoming:
         slots = np.zeros(NUM_SLOTS, np.bool_)
         slots[table.slots_of(keys)] = True
         self.copies.hold(table, body["rank"], body["step"], update)
-        self.copies.note(push, slots)
+        self.copies.note(push, table, slots)
         return
         yield
 

@@ -129,6 +129,7 @@ class LogReceiver(Generic[R]):
         self.window = window
         self.received = 0  # all up to this one were given out
         self.applied = 0  # all up to this one were worked on: what is acknowledged
+        self.full: str | None = None  # why no more is worked on: the next found no room
         self._early: dict[int, R] = {}
 
     def __repr__(self) -> str:
@@ -157,23 +158,25 @@ class LogReceiver(Generic[R]):
 
 
 class Receivers(Generic[R]):
-    """The logs that come to this node: one from each sender, of its latest life."""
+    """The logs that come to this node: one from each sender, the latest of its latest life."""
 
     def __init__(self) -> None:
-        self._logs: dict[int, tuple[int, LogReceiver[R]]] = {}  # sender -> incarnation, log
+        # sender -> (incarnation, number of the log), log
+        self._logs: dict[int, tuple[tuple[int, int], LogReceiver[R]]] = {}
 
-    def of(self, sender: int, incarnation: int) -> LogReceiver[R] | None:
-        """The log of that life of `sender`; None where a later one has been heard or fenced."""
-        known, log = self._logs.get(sender, (-1, None))
-        if incarnation < known:
+    def of(self, sender: int, incarnation: int, number: int = 0) -> LogReceiver[R] | None:
+        """That log of that life of `sender`; None where a later one has been heard or fenced."""
+        name = incarnation, number
+        known, log = self._logs.get(sender, ((-1, 0), None))
+        if name < known:
             return None
-        if log is None or incarnation > known:
+        if log is None or name > known:
             log = LogReceiver()
-            self._logs[sender] = incarnation, log
+            self._logs[sender] = name, log
         return log
 
     def fence(self, sender: int, incarnation: int) -> None:
         """Refuse the lives of `sender` up to this one."""
-        known, _ = self._logs.get(sender, (-1, None))
-        if known <= incarnation:
-            self._logs[sender] = incarnation + 1, LogReceiver()
+        known, _ = self._logs.get(sender, ((-1, 0), None))
+        if known[0] <= incarnation:
+            self._logs[sender] = (incarnation + 1, 0), LogReceiver()

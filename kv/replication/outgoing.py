@@ -45,6 +45,7 @@ class Peer:
 
     Attributes:
         slots: changes of these are sent.
+        number: of this log among all from here; those before it to the same life are over.
         counted: of these it has, or is about to have, a copy that may take this server's place:
             answers wait for it. Never changed in place, as `slots`.
     """
@@ -52,10 +53,12 @@ class Peer:
     rank: int
     node: int
     incarnation: int
+    number: int
     log: LogSender[Record]
     slots: Slots = field(default_factory=no_slots)
     counted: Slots = field(default_factory=no_slots)
     is_closed: bool = False
+    is_full: bool = False  # it has no room for more, and so is to be a backup no longer
 
     def __repr__(self) -> str:
         return f"<Peer {self.rank} slots={int(self.slots.sum())} {self.log!r}>"
@@ -81,6 +84,7 @@ class Outgoing:
         self.engine = engine
         self._send, self._now, self._timeout = send, now, timeout
         self.peers: tuple[Peer, ...] = ()
+        self._logs = 0  # that were begun
         self._lock = threading.RLock()
         self._waiting: deque[tuple[list[tuple[Peer, int]], Callable[[], None]]] = deque()
         self._rates: dict[str, float] = {}
@@ -106,7 +110,8 @@ class Outgoing:
             for peer in self.peers:
                 if (peer.rank, peer.incarnation) == (rank, incarnation):
                     return peer
-            peer = Peer(rank, node, incarnation, LogSender(self._timeout))
+            self._logs += 1
+            peer = Peer(rank, node, incarnation, self._logs, LogSender(self._timeout))
             self.append(peer, self._progress())
             for table in self.engine.tables:
                 self.append(peer, self._table(table))
@@ -159,20 +164,22 @@ class Outgoing:
         with self._lock:
             return peer.log.has_room
 
-    def acknowledge(self, rank: int, incarnation: int, number: int) -> Peer | None:
-        """A peer has all records up to `number`; which peer, if that is news."""
+    def find(self, rank: int, incarnation: int, number: int) -> Peer | None:
+        """The peer with this log; None: it is over."""
+        for peer in self.peers:
+            if (peer.rank, peer.incarnation, peer.number) == (rank, incarnation, number):
+                return peer
+        return None
+
+    def acknowledge(self, peer: Peer, number: int) -> bool:
+        """A peer has all records up to `number`; whether that is news."""
         with self._lock:
-            for peer in self.peers:
-                if (peer.rank, peer.incarnation) == (rank, incarnation):
-                    break
-            else:
-                return None
             if not peer.log.acknowledge(number, self._now()):
-                return None
+                return False
             for ready, record in peer.log.take(self._now()):
                 self._send(peer, ready, record)
         self._release()
-        return peer
+        return True
 
     def tick(self) -> None:
         """Send again what is due."""

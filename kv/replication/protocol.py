@@ -2,11 +2,14 @@
 
     app           command        from -> to            body               arrays
     replication   RECORD         owner -> backup       `records.Record`   as the record has
-    replication   ACKNOWLEDGED   backup -> owner       n                  -
+    replication   ACKNOWLEDGED   backup -> owner       log, n, full       -
     placement     ORDER          scheduler -> owner    `Order.pack`       -
     placement     DONE           owner -> scheduler    order              -
     placement     LEAVE          scheduler -> server   -                  -
+    placement     FULL           owner -> scheduler    rank, life, why    -
 
+`log` tells a log from former ones between the same lives; `full` is why the record after `n` finds
+no room, else nil.
 Nobody answers: what is lost is said again, records by their log, orders by the scheduler.
 """
 
@@ -26,3 +29,4 @@ class Said(IntEnum):
     ORDER = 3
     DONE = 4
     LEAVE = 5
+    FULL = 6

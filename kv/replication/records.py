@@ -61,15 +61,15 @@ class Record:
         """About what it takes while it is kept."""
         return _OVERHEAD + sum(array.nbytes for array in self.arrays)
 
-    def pack(self, number: int) -> dict[str, Any]:
-        """The body of the message that carries it as record `number`."""
-        return {"n": number, "kind": int(self.kind), **self.body}
+    def pack(self, log: int, number: int) -> dict[str, Any]:
+        """The body of the message that carries it as record `number` of a log."""
+        return {"log": log, "n": number, "kind": int(self.kind), **self.body}
 
     @staticmethod
-    def unpack(body: Any, arrays: Sequence[NDArray[Any]]) -> tuple[int, Record]:
-        """Number and record of a message; raises ValueError, KeyError or TypeError on others."""
-        rest = {key: value for key, value in body.items() if key not in ("n", "kind")}
-        return int(body["n"]), Record(Kind(body["kind"]), rest, list(arrays))
+    def unpack(body: Any, arrays: Sequence[NDArray[Any]]) -> tuple[int, int, Record]:
+        """Log, number and record of a message; raises ValueError, KeyError, TypeError on others."""
+        rest = {key: value for key, value in body.items() if key not in ("log", "n", "kind")}
+        return int(body["log"]), int(body["n"]), Record(Kind(body["kind"]), rest, list(arrays))
 
     def __repr__(self) -> str:
         return f"<{self.kind.name} {self.nbytes} bytes>"

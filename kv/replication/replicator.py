@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kv.errors import KVError
+from kv.errors import ArenaFullError, KVError
 from kv.executor import Turns, run_through
 from kv.placement import NUM_SLOTS, SlotMap
 from kv.placement_desk import Order, OrderKind
@@ -31,7 +31,7 @@ from kv.replication.outgoing import Outgoing, Peer, no_slots
 from kv.replication.protocol import PLACEMENT_APP, REPLICATION_APP, Said
 from kv.replication.records import Kind, Record, Slots, pack_slots
 from postoffice.customer import Customer
-from postoffice.node import SCHEDULER_ID, Role, node_id, role_and_rank
+from postoffice.node import SCHEDULER_ID, Role, node_id, node_name, role_and_rank
 from postoffice.view import ClusterView
 from van.errors import PsliteError
 from van.message import Message, Meta
@@ -100,43 +100,73 @@ class Replicator:
         if role is not Role.SERVER:
             raise KVError(f"only servers send records, not a {role}")
         if meta.cmd == Said.ACKNOWLEDGED:
-            peer = self.out.acknowledge(rank, meta.incarnation, int(meta.body["n"]))
-            if peer is not None:
+            body = meta.body
+            peer = self.out.find(rank, meta.incarnation, int(body["log"]))
+            if peer is None:
+                return
+            if self.out.acknowledge(peer, int(body["n"])):
                 self._look_after(peer)
+            if body["full"] is not None:
+                self._go_on_without(peer, str(body["full"]))
         elif meta.cmd == Said.RECORD:
             self._take_record(message)
 
     def _take_record(self, message: Message) -> None:
         meta = message.meta
-        receiver = self.receivers.of(meta.sender, meta.incarnation)
+        log_number, number, record = Record.unpack(meta.body, message.arrays)
+        receiver = self.receivers.of(meta.sender, meta.incarnation, log_number)
         if receiver is None:
             return
         self._start_ticking()
-        number, record = Record.unpack(meta.body, message.arrays)
         entries = receiver.take(number, record)
         self.office.reach(meta.sender)
-        if not entries:
-            if number <= receiver.applied:
-                self._acknowledge(meta.sender, receiver)
+        if not entries or receiver.full is not None:
+            if number <= receiver.applied or receiver.full is not None:
+                self._acknowledge(meta.sender, log_number, receiver)
             return
         lanes: list[Hashable] = [COPIES]
         if any(record.kind is Kind.PROGRESS for _, record in entries):
             lanes.append(_SETTLING)  # it may close rounds
-        self.executor.submit(self._applying(meta.sender, receiver, entries), lanes)
+        self.executor.submit(self._applying(meta.sender, log_number, receiver, entries), lanes)
 
     def _applying(
-        self, sender: int, receiver: LogReceiver[Record], entries: list[tuple[int, Record]]
+        self,
+        sender: int,
+        log_number: int,
+        receiver: LogReceiver[Record],
+        entries: list[tuple[int, Record]],
     ) -> Turns[None]:
         for number, record in entries:
-            yield from self.incoming.applying(sender, record)
-            receiver.note_applied(number)
-        self._acknowledge(sender, receiver)
+            if receiver.full is not None:
+                break
+            try:
+                yield from self.incoming.applying(sender, record)
+            except ArenaFullError as error:
+                # What is here stays as it is, and is good, until the map has another backup.
+                receiver.full = str(error)
+                self.incoming.source[self.incoming.source == sender] = 0
+            else:
+                receiver.note_applied(number)
+        self._acknowledge(sender, log_number, receiver)
 
-    def _acknowledge(self, node: int, receiver: LogReceiver[Record]) -> None:
-        self._send(node, REPLICATION_APP, Said.ACKNOWLEDGED, {"n": receiver.applied})
+    def _acknowledge(self, node: int, log_number: int, receiver: LogReceiver[Record]) -> None:
+        body = {"log": log_number, "n": receiver.applied, "full": receiver.full}
+        self._send(node, REPLICATION_APP, Said.ACKNOWLEDGED, body)
+
+    def _go_on_without(self, peer: Peer, why: str) -> None:
+        """A backup has no room for more: the scheduler is to say that it is none any more.
+
+        Until its map says so nobody is answered, as whoever takes over must have what was answered.
+        """
+        if not peer.is_full:
+            peer.is_full = True
+            log.warning("%s has no room for copies of rows here: %s", node_name(peer.node), why)
+            self._cancel(peer)
+        body = {"rank": peer.rank, "life": peer.incarnation, "why": why}
+        self._send(SCHEDULER_ID, PLACEMENT_APP, Said.FULL, body)
 
     def _send_record(self, peer: Peer, number: int, record: Record) -> None:
-        body = record.pack(number)
+        body = record.pack(peer.number, number)
         self._send(peer.node, REPLICATION_APP, Said.RECORD, body, list(record.arrays))
 
     def _send(
@@ -170,7 +200,7 @@ class Replicator:
         peer = self._peer(order.target)
         slots = no_slots()
         slots[order.slots] = True
-        if peer is None or not self.mine[order.slots].all():
+        if peer is None or peer.is_full or not self.mine[order.slots].all():
             return  # a map or view is on its way that says otherwise, or will come before the next
         task = Task(order, peer, slots)
         self.tasks[order.number] = task
@@ -281,12 +311,15 @@ class Replicator:
             self.executor.submit(self._mapping(slots), self._all_lanes())
 
     def _lose(self, peer: Peer) -> None:
+        self._cancel(peer)
+        self.out.drop(peer)
+
+    def _cancel(self, peer: Peer) -> None:
         for number, task in list(self.tasks.items()):
             if task.peer is peer:
                 task.is_cancelled = True
                 if task.order.kind is OrderKind.FILL:
                     del self.tasks[number]
-        self.out.drop(peer)
 
     def _all_lanes(self) -> list[Hashable]:
         """Behind all that is under way."""
@@ -332,6 +365,9 @@ class Replicator:
                 if task.peer is peer and task.order.kind is OrderKind.FILL:
                     filling |= task.slots
             backed = mine & (slots.backup == peer.rank)
+            if peer.is_full and not backed.any():
+                self.out.drop(peer)  # with the next order another log begins
+                continue
             counted = (peer.counted & filling & mine) | backed
             self.out.route(peer, (filling & mine) | backed, counted)
 

@@ -11,7 +11,7 @@ from kv.errors import ArenaFullError
 from kv.kernels import bloom, records
 from kv.kernels.jit import frozen
 from kv.kernels.rows import GOLDEN
-from kv.placement import mix64
+from kv.placement import NUM_SLOTS, mix64, slot_of
 from kv.policies import Admission, AfterSightings, Expiry, WithProbability
 from kv.store import arena
 from kv.store.space import RowSpace
@@ -154,6 +154,10 @@ class Admissions:
 class Sweep:
     """Finds rows that are to expire, some rows a call, over and over: memory first, then disk.
 
+    Of rows that are copies of another server's (`own`) that one decides: it knows who has seen
+    them. A pull is no change, so a copy is not told of it; when its slot becomes this server's own,
+    its rows count as seen then.
+
     A round begins when a sixteenth of the time that rows may stay unseen has passed since the last.
     """
 
@@ -161,7 +165,15 @@ class Sweep:
         self.unseen, self.rate, self.least = expiry.terms()
         self._row = self._slot = 0
         self._rest_until = 0.0
+        self._mine: Mask | None = None  # the slots that this server owns; None: all
+        self._since = np.zeros(NUM_SLOTS)  # seconds: since when
         self.expired = 0
+
+    def own(self, mine: Mask, now: float) -> None:
+        """Own these slots, bool (1024,), and no others, from now on."""
+        if self._mine is not None:
+            self._since[mine & ~self._mine] = now
+        self._mine = mine
 
     def is_due(self, now: float) -> bool:
         """Whether a round is under way, or should begin."""
@@ -180,6 +192,9 @@ class Sweep:
             found = np.concatenate([found, self._on_disk(space, now, share)])
             if self._slot == 0:
                 self._row, self._rest_until = 0, now + self.unseen / 16
+        if self._mine is not None:
+            slots = slot_of(found)
+            found = found[self._mine[slots] & (self._since[slots] <= now - self.unseen)]
         gone = space.remove(found) if found.size else 0
         self.expired += gone
         return gone

@@ -184,6 +184,13 @@ class Parts:
         self.mine: Slots | None = None  # the slots that this server owns; None: of all rows here
         self._part_of_slot = frozen((np.arange(NUM_SLOTS) % count).astype(np.uint16))
 
+    def own(self, mine: Slots) -> None:
+        """Own the rows of these slots, bool (1024,), and no others."""
+        for part in self.parts:
+            with part.lock:
+                part.store.own(mine)
+        self.mine = mine
+
     def __len__(self) -> int:
         """Rows of this server's own slots; copies of others' do not count."""
         return sum(map(self._count, self.parts))

@@ -263,6 +263,11 @@ class SparseStore:
         self.version += bool(gone)
         return gone
 
+    def own(self, mine: Slots) -> None:
+        """Own the rows of these slots, bool (1024,); others are copies, and do not expire here."""
+        if self._sweep is not None:
+            self._sweep.own(mine, self._now())
+
     def stats(self) -> StoreStats:
         """Sizes of now and counts since the store was made."""
         cold = self.space.cold

@@ -13,7 +13,38 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kv.placement import NOBODY, NUM_SLOTS
-from kv.placement_desk import Order, OrderKind, PlacementDesk, describe
+from kv.placement_desk import FIRST_RETRY, LAST_RETRY, Order, OrderKind, PlacementDesk, describe
+
+
+def test_a_server_without_room_for_copies_is_tried_again_later_and_later() -> None:
+    desk = settled(desk_of(2))
+    version = desk.version
+
+    assert desk.refused(0, desk.alive[0], 1, "its memory is full", now=0.0)
+    assert not desk.refused(0, desk.alive[0], 1, "its memory is full", now=0.0)
+
+    assert desk.version > version
+    assert (desk.covers(0), desk.covers(1)) == (False, True)
+    assert desk.bare().size == NUM_SLOTS // 2
+    assert not desk.orders
+    assert not desk.retry(FIRST_RETRY - 1)
+    assert desk.retry(FIRST_RETRY)
+    assert [order.target for order in desk.orders.values()] == [1]
+    assert desk.refused(0, desk.alive[0], 1, "its memory is full", now=FIRST_RETRY)
+    assert not desk.retry(2 * FIRST_RETRY)
+    assert desk.retry(3 * FIRST_RETRY)
+    settled(desk)
+    assert not desk.bare().size
+
+
+def test_copies_go_to_another_server_than_the_one_without_room() -> None:
+    desk = settled(desk_of(3))
+
+    desk.refused(0, desk.alive[0], 1, "its memory is full", now=0.0)
+    settled(desk)
+
+    assert not desk.bare().size
+    assert not (desk.backup[desk.owner == 0] == 1).any()
 
 
 def settled(desk: PlacementDesk) -> PlacementDesk:
@@ -188,7 +219,7 @@ class ClusterMachine(RuleBasedStateMachine):
         super().__init__()
         self.writes = np.zeros(NUM_SLOTS, np.int64)
         self.copies: dict[int, np.ndarray] = {}
-        self.lives = 0
+        self.lives, self.now = 0, 0.0
         self.begun: dict[int, Order] = {}  # orders that their source works on
         self.gated: set[int] = set()
         self.lost = np.zeros(NUM_SLOTS, np.bool_)
@@ -263,6 +294,27 @@ class ClusterMachine(RuleBasedStateMachine):
             self.copies[rank][again] = 0
             self.writes[again] = 0
 
+    @precondition(lambda self: len(self.desk.alive) > 1)
+    @rule(data=st.data())
+    def refuse(self, data: st.DataObject) -> None:
+        """A server has no room for more copies of another's slots."""
+        desk = self.desk
+        source = data.draw(st.sampled_from(sorted(desk.alive)))
+        target = data.draw(st.sampled_from(sorted(set(desk.alive) - {source})))
+        backed_up = (desk.owner == source) & (desk.backup == target)
+        version = desk.version
+
+        is_news = desk.refused(source, desk.alive[source], target, "full", self.now)
+
+        if is_news:
+            assert desk.version > version
+            assert (desk.backup[backed_up & (desk.owner == source)] != target).all()
+
+    @rule(seconds=st.floats(1, 5000))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.desk.retry(self.now)
+
     @rule(servers=st.integers(1, 5))
     def scale(self, servers: int) -> None:
         self.desk.scale(servers)
@@ -284,6 +336,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Left alone, the cluster comes to rest as it is wanted."""
+        self.desk.retry(self.now + LAST_RETRY)
         desk = settled(self.desk)
         wanted = desk.wanted()
         if not wanted or desk.lost.any():

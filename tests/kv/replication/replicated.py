@@ -19,6 +19,38 @@ from van.loopback import LoopbackNetwork
 Program = Callable[[RemoteWorker], None]
 
 
+class KeptRecords:
+    """A journal that outlives its scheduler; a killed one, while it unwinds, changes nothing."""
+
+    def __init__(self, records: list[bytes]) -> None:
+        self.records, self.is_cut = records, False
+
+    def load(self) -> list[bytes]:
+        return list(self.records)
+
+    def append(self, record: bytes) -> None:
+        if not self.is_cut:
+            self.records.append(record)
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.records) > 12
+
+    def compact(self, record: bytes) -> None:
+        if not self.is_cut:
+            self.records[:] = [record]
+
+    def announce(self, address: str) -> None:
+        pass
+
+    def clear(self) -> None:
+        if not self.is_cut:
+            self.records.clear()
+
+    def close(self) -> None:
+        pass
+
+
 class Replicated:
     """Scheduler, servers and workers; `run` returns when all have ended.
 
@@ -47,17 +79,31 @@ class Replicated:
         )
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
+        self.records: list[bytes] = []
+        self.journal = KeptRecords(self.records)
         self._births = 0
         self.network.spawn("scheduler", self._scheduler)
         for rank in range(servers):
             self.start_server(rank)
 
     def _scheduler(self) -> None:
-        office = SchedulerOffice(self.network.van(), self.shape, incarnation=1)
+        self.journal = KeptRecords(self.records)
+        office = SchedulerOffice(
+            self.network.van(), self.shape, incarnation=1, journal=self.journal
+        )
         self.app = PlacementApp(office, self.replicas)
         office.start()
         office.serve()
         office.finalize()
+
+    def kill_scheduler(self) -> None:
+        """As kill -9 would: what its program does to clean up changes nothing."""
+        self.journal.is_cut = True
+        self.network.kill("scheduler")
+
+    def restart_scheduler(self) -> None:
+        """Start another one at the same address, with what the killed one has written down."""
+        self.network.spawn("scheduler", self._scheduler)
 
     def start_server(self, rank: int) -> None:
         self._births += 1
