@@ -44,7 +44,8 @@ class Gatherer:
         meta = message.meta
         _, rank = role_and_rank(meta.sender)
         value = _unpack(meta.body["value"], message.arrays)
-        self._come.setdefault(int(meta.body["number"]), {})[rank] = value
+        if int(meta.body["number"]) >= self._taken:  # else a copy of what was taken
+            self._come.setdefault(int(meta.body["number"]), {})[rank] = value
         self._office.send(Message(answer_to(meta)))
 
     def gather(self, value: Any) -> list[Any] | None:
