@@ -43,6 +43,7 @@ class LocalNodes:
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
+        scheduler: once started; its van belongs to a thread of its own.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class LocalNodes:
                 key="replicas",
             )
         self.workers: list[RemoteWorker] = []
+        self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._replicas = replicas
         self._context = new_context()
@@ -108,6 +110,7 @@ class LocalNodes:
 
     def _run_scheduler(self) -> None:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
+        self.scheduler = office
         PlacementApp(office, self._replicas)
         try:
             office.start()
