@@ -21,6 +21,11 @@ from van.message import Control, Kind, Message, Meta
 
 log = logging.getLogger(__name__)
 
+_NO_MAP = (
+    "the scheduler was started again without a journal, so it does not know which server has which "
+    "rows; set [cluster] journal where there are copies or servers come and go, and go on from a "
+    "checkpoint"
+)
 Reply = tuple[str, Message]
 """An address to connect to first ('' for a node of the table) and a message."""
 
@@ -133,6 +138,8 @@ class SchedulerDesk:
             return []
         membership = self.membership
         if membership.phase is Phase.GATHERING and meta.epoch:
+            if meta.map_version > self.map_version:
+                return self._fence(meta, _NO_MAP)
             try:
                 membership.adopt(node, meta.epoch, now)
             except RegistrationError as error:

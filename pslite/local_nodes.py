@@ -45,6 +45,7 @@ class LocalNodes:
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
+        scheduler: once started; its van belongs to a thread of its own.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class LocalNodes:
                 key="replicas",
             )
         self.workers: list[RemoteWorker] = []
+        self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._run_dir = run_dir
         self._replicas = replicas
@@ -114,6 +116,7 @@ class LocalNodes:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
         desk = LeaseDesk(office, self._run_dir)
         office.apps.append(desk)
+        self.scheduler = office
         PlacementApp(office, self._replicas)
         try:
             office.start()

@@ -10,6 +10,7 @@ import pytest
 from kv.optimizers import SGD
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
+from postoffice.errors import FencedNodeError
 from tests.kv.replication.replicated import Replicated
 from van.faults import FaultPlan, Faults
 
@@ -153,3 +154,24 @@ def test_a_job_that_is_over_leaves_the_next_one_nothing() -> None:
     cluster.run()
 
     assert len(lives) == 2
+
+
+def test_a_scheduler_that_knows_no_map_does_not_give_slots_to_who_has_no_rows_of_them() -> None:
+    cluster = Replicated(0)
+
+    def program(worker: RemoteWorker) -> None:
+        worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        cluster.wait_until_copied()
+        worker.office.wait(lambda: False, 1000.0)
+
+    def meddler() -> None:
+        cluster.wait_until_copied()
+        cluster.kill_scheduler()
+        cluster.records.clear()  # as without a journal
+        cluster.restart_scheduler()
+
+    cluster.start_worker(0, program)
+    cluster.meddle(meddler)
+
+    with pytest.raises(FencedNodeError, match=r"\[cluster\] journal"):
+        cluster.run()
