@@ -106,9 +106,8 @@ def local(
     with clear_errors(verbose):
         counts = {"servers": servers, "workers": workers}
         options = [f"cluster.{key}={n}" for key, n in counts.items() if n is not None]
-        job = read_job(ini, overrides)
-        if options:
-            job = read_job(ini, [*overrides, *options], origin="--set, --servers or --workers")
+        origin = "--set, --servers or --workers" if options else "--set"
+        job = read_job(ini, [*overrides, *options], origin=origin)
         code = run_local(
             job,
             command,
