@@ -17,7 +17,7 @@ import pytest
 from pslite.audit import audit
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS, EPOCHS = 5000, 20
+ROWS, EPOCHS = 5000, 6
 MODEL = f"""
 [sparse_dict]
 emb_dim = 4
@@ -99,7 +99,7 @@ def test_a_killed_server_costs_no_record_and_no_quality(
     (tmp_path / "calm").mkdir()
     undisturbed, _ = train(tmp_path / "calm", final)
 
-    auc, said = train(tmp_path, final, *settings, kill_at=6)
+    auc, said = train(tmp_path, final, *settings, kill_at=3)
 
     assert told in said
     assert abs(auc - undisturbed) < 0.02
