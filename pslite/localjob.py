@@ -191,7 +191,7 @@ class LocalJob:
         self._family.end(grace=0.0)  # what they have left behind
         self._job, whence = self._recovery.job_again()
         self._say(f"job {self._job.run.name} begins again {whence}")
-        self._address = None
+        self._address, self._phase_acted_on = None, Phase.STARTING
         self._note(state="starting", scheduler=None)
         self._start_all()
 
@@ -286,7 +286,7 @@ class LocalJob:
             return
         if name in self._life.lost:
             self._say(f"{name}: {describe_status(status)}; the others go on without it")
-        elif name in self._life.restarts:
+        elif self._life.is_expected(name):
             has_copies = name.role == Role.SERVER and self._job.cluster.replicas
             role = ", to be the backup of others" if has_copies else ""
             self._say(f"{name}: {describe_status(status)}; it is started again{role}")

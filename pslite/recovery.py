@@ -67,9 +67,7 @@ class Recovery:
             return ""
         if not config.dir:
             wanted = self._job.cluster.on_server_failure == "restart"
-            why = (
-                "on_server_failure = restart begins again from checkpoints, and " if wanted else ""
-            )
+            why = "on_server_failure = restart goes on from one, but " if wanted else ""
             return (
                 f"no checkpoint: {why}[checkpoint] dir is not set; with it and every the job "
                 f"could go on, and {_LESS_FRAIL}"

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postoffice.errors import RegistrationError
 from postoffice.failure import FailurePolicy, Verdict
+from postoffice.gathering import Registration
 from postoffice.liveness import Liveness
-from postoffice.node import Node, Role
+from postoffice.membership import Membership
+from postoffice.node import Node, Role, node_id
 from postoffice.pulse import Pulse
 from postoffice.repeats import Repeats
 from postoffice.view import ClusterView
@@ -118,3 +121,54 @@ def test_a_view_survives_packing_and_nonsense_does_not() -> None:
     for key, wrong in (("epoch", -1), ("map", [1, "text"]), ("fenced", [[9, None]]), ("gone", 5)):
         with pytest.raises((KeyError, TypeError, ValueError)):
             ClusterView.unpack({**view.pack(), key: wrong})
+
+
+# -- seats ------------------------------------------------------------------------------------
+
+
+def two_servers() -> Membership:
+    book = Membership({Role.SERVER: 2, Role.WORKER: 1}, Node(Role.SCHEDULER, 0, "tcp://s", 1))
+    for number, (role, rank) in enumerate([(Role.SERVER, 0), (Role.SERVER, 1), (Role.WORKER, 0)]):
+        book.register(Registration(role=role, rank=rank, address=f"tcp://{number}", nonce=number))
+    return book
+
+
+def newcomer(rank: int | None) -> Registration:
+    return Registration(role=Role.SERVER, rank=rank, address="tcp://new", nonce=77)
+
+
+@pytest.mark.parametrize("rank", [1, None])
+def test_a_seat_that_was_left_is_taken_again_only_where_the_cluster_may_grow(
+    rank: int | None,
+) -> None:
+    book, seat = two_servers(), node_id(Role.SERVER, 1)
+    former = book.nodes[seat]
+    book.goodbye(seat)
+    with pytest.raises(RegistrationError, match="comes too late"):
+        book.register(newcomer(rank))
+    book.changes.clear()
+
+    book.may_grow = lambda role: role is Role.SERVER
+    book.register(newcomer(rank))
+
+    assert book.nodes[seat].address == "tcp://new"
+    assert book.view().is_fenced(seat, former.incarnation)
+    assert [change.kind for change in book.changes] == ["joined"], "nobody has died"
+    assert seat not in book.gone
+    assert seat not in book.deaths
+    book.validate()
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+def test_a_living_server_is_replaced_only_where_others_have_its_rows(is_covered: bool) -> None:
+    book, seat = two_servers(), node_id(Role.SERVER, 1)
+    book.is_covered = lambda node: is_covered
+
+    if is_covered:
+        book.register(newcomer(1))
+    else:
+        with pytest.raises(RegistrationError, match="comes too late"):
+            book.register(newcomer(1))
+
+    assert (book.nodes[seat].address == "tcp://new") == is_covered
+    book.validate()

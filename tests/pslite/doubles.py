@@ -43,7 +43,9 @@ def join() -> socket.socket:
 
 def server() -> None:
     hook("DOUBLE_SERVER")
-    join().recv(1)  # until the scheduler closes it
+    peer = join()
+    hook("DOUBLE_SERVER_START")
+    peer.recv(1)  # until the scheduler closes it
     hook("DOUBLE_SERVER_END")
 
 

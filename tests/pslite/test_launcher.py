@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from kv.checkpoint.config import CheckpointConfig
 from postoffice.config import ClusterConfig
 from pslite.config import JobConfig
 from pslite.environ import from_environ
@@ -53,12 +54,12 @@ def launch(
     workers: int = 1,
     env: dict[str, str] | None = None,
     start_timeout: float = PATIENCE,
+    job: JobConfig | None = None,
     **options: Any,
 ) -> Ended:
     """Run a job whose workers execute `code`."""
-    job = JobConfig(
-        cluster=ClusterConfig(servers=servers, workers=workers, start_timeout=start_timeout)
-    )
+    cluster = ClusterConfig(servers=servers, workers=workers, start_timeout=start_timeout)
+    job = job or JobConfig(cluster=cluster)
     out, err = io.StringIO(), io.StringIO()
     given = LaunchOptions(
         env={**os.environ, **(env or {})},
@@ -180,6 +181,33 @@ def test_a_server_that_fails_ends_the_job() -> None:
     assert ended.code == 7
     assert "server 1: exit code 7" in ended.err
     assert "    no room\n" in ended.err
+
+
+def test_a_job_whose_only_rows_are_lost_begins_again_where_checkpoints_are(tmp_path: Path) -> None:
+    once = f"import os, pathlib; mark = pathlib.Path({str(tmp_path / 'died')!r})\n"
+    once += "if not mark.exists(): mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    job = JobConfig(
+        cluster=ClusterConfig(workers=2, on_server_failure="restart"),
+        checkpoint=CheckpointConfig(dir=str(tmp_path / "kept"), every=60.0),
+    )
+
+    ended = launch("print('worker', rank)", job=job, env={"DOUBLE_SERVER_START": once})
+
+    assert ended.code == 0
+    assert "server 0: killed by SIGKILL" in ended.err
+    assert "begins again from its beginning, as there is no checkpoint of it" in ended.err
+    assert "the job began again 1 time" in ended.err
+    assert ended.lines("worker 1").count("worker 1") == 1
+
+
+def test_without_checkpoints_a_job_whose_rows_are_lost_ends_and_says_why() -> None:
+    job = JobConfig(cluster=ClusterConfig(on_server_failure="restart"))
+
+    ended = launch("signal.pause()", job=job, env={"DOUBLE_SERVER_START": "raise SystemExit(3)"})
+
+    assert ended.code == 3
+    assert "no checkpoint: on_server_failure = restart goes on from one, but" in ended.err
+    assert "[cluster] replicas = 1" in ended.err
 
 
 def test_a_server_that_fails_after_the_last_worker_fails_the_job() -> None:

@@ -357,3 +357,74 @@ def test_a_node_that_is_killed_to_return_is_started_again_whatever_the_settings_
     life.started(node)
     life.exited(node, -signal.SIGKILL, now=3.0)  # and this time nobody meant it
     assert life.failure is not None
+
+
+# -- the whole job anew ---------------------------------------------------------------------
+
+
+def bearing(server: str, restarts: int = 3) -> Lifecycle:
+    tolerance = Tolerance(server=server, restarts=restarts, pause=1.0)
+    life = Lifecycle(finish_timeout=30.0, grace=3.0, tolerance=tolerance)
+    start_all(life)
+    return life
+
+
+def start_all(life: Lifecycle) -> None:
+    for name in (SCHEDULER, SERVER, *WORKERS):
+        life.started(name)
+    life.all_started(now=0.0)
+
+
+def test_a_job_begins_again_when_all_nodes_have_ended_and_not_too_often() -> None:
+    life = bearing("again", restarts=2)
+    for now in (10.0, 20.0):
+        life.exited(SERVER, -9, now)
+        assert life.phase is Phase.STOPPING
+        for name in (SCHEDULER, *WORKERS):
+            assert not life.takes_again(now + 9)
+            life.exited(name, -15, now)
+        assert not life.is_over
+        assert not life.takes_again(now + 0.5), "the pause"
+        assert life.takes_again(now + 5)
+        start_all(life)
+        assert (life.phase, life.failure) == (Phase.RUNNING, None)
+
+    life.exited(SERVER, -9, now=30.0)
+
+    assert life.failure is not None
+    assert "after 2 beginnings from a checkpoint ([cluster] max_restarts)" in life.failure.problem
+    assert life.failure.exit_code == 137
+
+
+def test_who_stops_a_job_that_is_about_to_begin_again_stops_it() -> None:
+    life = bearing("again")
+    life.exited(SERVER, -9, now=1.0)
+
+    life.fail(INTERRUPT, now=1.1)
+    for name in (SCHEDULER, *WORKERS):
+        life.exited(name, -15, now=1.2)
+
+    assert life.is_over
+    assert not life.takes_again(now=100.0)
+    assert life.failure is INTERRUPT
+
+
+def test_a_job_begins_again_also_when_others_have_ended_because_of_the_server() -> None:
+    life = bearing("again")
+
+    life.exited(WORKERS[0], CONSEQUENCE, now=1.0)
+    life.exited(SERVER, -9, now=1.1)
+
+    assert life.again == Failure(SERVER, -9, describe_status(-9))
+    assert life.failure is None
+
+
+def test_a_server_that_was_more_than_the_others_could_bear_takes_the_blame() -> None:
+    life = bearing("restart")
+    life.exited(SERVER, -9, now=1.0)
+
+    for name in (*WORKERS, SCHEDULER):
+        life.exited(name, CONSEQUENCE, now=2.0)
+    life.tick(now=60.0)
+
+    assert life.failure == Failure(SERVER, -9, describe_status(-9))

@@ -134,3 +134,14 @@ def test_the_key_of_a_node_is_in_the_table() -> None:
     assert {node.id: node.key for node in NODES.values()} == KEYS
     assert str(NODES[9]) == "worker 0 at tcp://h:3"
     assert node_id(Role.WORKER, 0) == 9
+
+
+@pytest.mark.parametrize("role", ["scheduler", "server", "worker", "observer"])
+def test_anybody_may_look_and_only_an_observer_may_ask_for_a_change(role: str) -> None:
+    holder = Peer("k", frozenset({role}))
+    for wish in ({}, {"wish": 3}):
+        body = {"topic": "scale", "number": 1, **wish}
+        question = Meta(control=Control.QUERY, reply_to=with_key("tcp://h:9", "k"), body=body)
+        complaints = complaint(Message(question, peer=holder), NODES)
+
+        assert (complaints is None) == (not wish or role == "observer")
