@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Context, Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
+from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import KVError, SettingError, TableConflictError, UnknownTableError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
-from kv.spec import MODES, TableSpec
+from kv.spec import TableSpec
 from kv.store.sparse import BATCH
 
 MOST_ROWS = 1 << 20  # in one answer to a scan
@@ -56,16 +57,17 @@ class Engine:
     def __init__(
         self,
         num_workers: int,
-        default_mode: str = "async",
+        default_mode: str | Consistency = "async",
         seed: int = 0,
         owner_filter: OwnerFilter | None = None,
         parts: int = 1,
         spill_dir: str = "",
     ) -> None:
-        if default_mode not in MODES:
-            problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
-            raise SettingError("engine", problem)
-        self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
+        self.default_mode, self.seed, self.owner_filter = (
+            Consistency.of(default_mode),
+            seed,
+            owner_filter,
+        )
         self.parts, self.spill_dir = parts, spill_dir
         self.progress = Progress(num_workers)
         self.tables: list[Table] = []
@@ -98,7 +100,8 @@ class Engine:
 
     def _add(self, spec: TableSpec) -> int:
         def new_mode() -> Mode:
-            return mode_of(spec.mode or "", spec.name, self.progress, spec.aggregator)
+            assert spec.mode is not None, "the definition is resolved"
+            return mode_of(Context(spec.name, self.progress, spec.aggregator, spec.mode))
 
         table: Table
         if spec.kind == "dense":
@@ -329,9 +332,7 @@ class Engine:
                     except KVError as error:
                         failure = failure or error
                 with self.lock:
-                    before = found.mode.clock
-                    found.mode.settled()
-                    has_advanced |= found.mode.clock > before
+                    has_advanced |= found.mode.settled()
         if failure is not None:
             raise failure
         return has_advanced

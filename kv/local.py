@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kv.consistency.settings import Consistency
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
 from kv.executor import threads_of
@@ -30,7 +31,11 @@ class LocalCluster:
     """
 
     def __init__(
-        self, num_workers: int = 1, mode: str = "async", seed: int = 1, threads: bool = False
+        self,
+        num_workers: int = 1,
+        mode: str | Consistency = "async",
+        seed: int = 1,
+        threads: bool = False,
     ) -> None:
         self.engine = Engine(num_workers, mode, seed, parts=threads_of(0) if threads else 1)
         self.num_workers, self.threads = num_workers, threads

@@ -133,7 +133,7 @@ class LocalSparseTable:
         """What the engine takes for `push(keys, grads)`; the caller's arrays may change later."""
         merged = prepare(keys, self.name)
         given = as_values(grads, (merged.size, self.dim), self.name)
-        if merged.inverse is None and self.spec.mode == "sync":  # kept until the round closes
+        if merged.inverse is None and _holds(self.spec):  # kept until the round closes
             return self._number, merged.unique.copy(), given.copy()
         return self._number, merged.unique, merged.merge_grads(given)
 
@@ -206,7 +206,7 @@ class LocalDenseTable:
         """What the engine takes for `push(grad)`; the caller's array may change later."""
         given = as_values(grad, self.shape, self.name)
         blocks = self._blocks(given)
-        if self.spec.mode == "sync" and np.may_share_memory(blocks, given):
+        if _holds(self.spec) and np.may_share_memory(blocks, given):
             blocks = blocks.copy()  # kept until the round closes
         return self._number, None, blocks
 
@@ -228,3 +228,8 @@ def _given(out: NDArray[np.float32] | None, values: NDArray[np.float32]) -> NDAr
         return values
     np.copyto(out, values)
     return out
+
+
+def _holds(spec: TableSpec) -> bool:
+    """Whether the table's mode keeps pushes back."""
+    return spec.mode is not None and spec.mode.holds

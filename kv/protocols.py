@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kv.consistency.settings import Consistency
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
@@ -139,7 +140,7 @@ class Worker(Protocol):
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         missing: str = "init",
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
         admission: Admission | None = None,
@@ -151,7 +152,8 @@ class Worker(Protocol):
 
         Args:
             dim: floats in a row.
-            mode: `async` or `sync`; None is the job's.
+            mode: the name of a mode or one with its settings, of kv.consistency.settings; None is
+                the job's.
             aggregator: what the pushes of a round become in mode sync: `sum`, `mean` over the
                 workers of the round, `weighted_mean` by the weights of the pushes, or `max_norm`,
                 for each key the worker's gradient that is longest.
@@ -170,7 +172,7 @@ class Worker(Protocol):
         *,
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
     ) -> DenseTable:

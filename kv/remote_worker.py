@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
+from kv.consistency.settings import Consistency
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
@@ -72,7 +73,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def __init__(
         self,
         office: Postoffice,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         *,
         key_cache: int = 64 << 20,
@@ -80,11 +81,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         piece: int | None = None,
     ) -> None:
         self.office = office
-        self._mode, self._seed = mode, seed
+        self._mode, self._seed = Consistency.of(mode), seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._gatherer = Gatherer(office)
         self._steps = 0
-        self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
+        self._has_rounds = (
+            self._mode.counts_steps
+        )  # a table may work in rounds: ends of steps are said
         self.slots = SlotMap.even(max(1, office.shape.servers))
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
@@ -115,7 +118,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = spec.resolved(self._mode, self._seed)
         self.ask_all(Command.DEFINE, body=spec.to_dict())
-        if spec.mode != "async" and not self._has_rounds:
+        if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
             if self._steps:  # those before the first table with rounds were not said
                 self.ask_all(Command.STEP, body={"clock": self._steps - 1})

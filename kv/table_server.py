@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.consistency.settings import Consistency
 from kv.engine import Engine, Write
 from kv.engine_table import Table, Values
 from kv.errors import KVError, TableConflictError, UnknownTableError
@@ -69,7 +70,7 @@ class TableServer:
     def __init__(
         self,
         office: Postoffice,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         key_cache: int = 64 << 20,
         threads: int = 0,

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Async, Consistency
 
-
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 
@@ -52,6 +51,9 @@ Due = Any
 """Something that a mode has held back and that is to be applied now; the mode's own type."""
 
 
+_ASYNC = Async()
+
+
 @dataclass(frozen=True)
 class Context:
     """What a mode is made of.
@@ -68,7 +70,7 @@ class Context:
     table: str
     progress: Progress
     aggregator: str = "sum"
-    settings: Consistency = Async()
+    settings: Consistency = _ASYNC
     now: Callable[[], float] = time.monotonic
 
 

@@ -105,7 +105,7 @@ class SemiSynchronous(Mode):
     def validate(self) -> None:
         super().validate()
         assert all(number >= self.clock for number in self.rounds), "a closed round holds pushes"
-        assert all(0 <= late for late in (self.late, self.dropped)), "counts below zero"
+        assert all(late >= 0 for late in (self.late, self.dropped)), "counts below zero"
         for rank, ended in enumerate(self._ended):
             assert ended == self._seen[rank] + self._shift[rank], "a worker's round is lost"
 

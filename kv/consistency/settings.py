@@ -126,11 +126,11 @@ class SemiSync(Consistency):
     Args:
         quorum: below 1 the fraction of the workers that have not finished, rounded up; from 1 on
             their number.
-        window: seconds after the first end of a step at which a round closes all the same; 0: never.
-        backup_workers: above 0 a round closes without that many workers (and `quorum` is not asked):
+        window: seconds after the first end of a step at which a round closes all the same; 0 never.
+        backup_workers: above 0 a round closes without that many workers, and `quorum` is not asked:
             the slowest, whose gradients for it are dropped and counted.
 
-    Sources: Chen et al., Revisiting distributed synchronous SGD, 2016, algorithm 4 (backup workers);
+    Sources: Chen et al., Revisiting distributed synchronous SGD, 2016, algorithm 4 (backups);
     Dutta et al., Slow and stale gradients can win the race, AISTATS 2018 (K-sync).
     """
 

@@ -11,8 +11,8 @@ from kv.kernels.jit import ahead_of, kernel, prefetch_row
 def compensate(data, dim, rows, grads, seen, lam, out):
     """out = g + lam g g (w - w_seen); g where w_seen is no number: it is not known.
 
-    data: float32 (capacity, stride), weights first; rows: int64 (n,); grads, seen: float32 (n, dim),
-    only read; lam: float32; out: float32 (n, dim), written.
+    data: float32 (capacity, stride), weights first; rows: int64 (n,); grads, seen: float32
+    (n, dim), only read; lam: float32; out: float32 (n, dim), written.
     Source: Zheng et al., ICML 2017, equation 10."""
     count, width = np.uint64(rows.size), np.uint64(dim)
     ahead = ahead_of(width)
