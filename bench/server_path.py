@@ -63,12 +63,15 @@ class Served:
             self.ask(Command.PULL, Flag.PULL, [frozen(keys[start : start + 2000])])
 
     def ask(self, command, flags, arrays, body=None, clocks=None, key_list=0) -> None:
+        timestamp = next(self.timestamps)
         meta = Meta(
             sender=WORKER.id,
             incarnation=1,
             flags=flags,
             app=TABLES_APP,
-            timestamp=next(self.timestamps),
+            timestamp=timestamp,
+            oldest=timestamp,
+            piece=1,
             cmd=command,
             clocks=((table_id("t"), 0, ()),) if clocks is None else clocks,
             body={"create": True} if command == Command.PULL else body,

@@ -13,6 +13,7 @@ What needs no network:
     executor, fairlock      who works on long requests: in turns, each worker's in order
     rehearsal      a table's kernels loaded before its first request
     local, local_worker, local_tables   a whole cluster in this process
+    checkpoint     all of it on disk, and back
     requests       how a push counts exactly once, as pure state machines
 
 On a cluster:

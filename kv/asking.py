@@ -17,14 +17,19 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kv.cutting import Cut, Piece, Range, pieces_of
+from kv.delivery.recutting import Recut, Root, Rows, cut_anew, rows_of
+from kv.dense import BlockShare
 from kv.errors import UnknownKeyListError
 from kv.keylists.coding import encode
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of
+from kv.placement import SlotMap
 from kv.pulling import Pull
 from kv.table_protocol import PUSHES, TABLES_APP, Command
-from postoffice.node import Role
+from postoffice.customer import Customer
+from postoffice.node import Role, node_id
 from postoffice.postoffice import Postoffice
+from van.addresses import place_of
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
@@ -45,6 +50,9 @@ class Entry(Protocol):
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """What is sent about a range of a server's rows."""
 
+    def share(self, server: int) -> BlockShare | None:
+        """The blocks of a dense table on a server; None of a sparse one."""
+
 
 @dataclass(slots=True)
 class Question:
@@ -54,12 +62,14 @@ class Question:
         tables: ids, by place.
         step: the worker's, in which the request is made.
         signature: of its key lists; 0 where they are not to be remembered.
+        slots: the map by which it is cut.
     """
 
     command: Command
     flags: Flag
     tables: Sequence[int]
     step: int
+    slots: SlotMap
     body: Mapping[str, Any] | None = None
     priority: int = 0
     signature: int = 0
@@ -87,14 +97,18 @@ class Lines:
     def of(
         cls,
         office: Postoffice,
+        slots: SlotMap,
         key_deltas: str,
         sent: SentLists,
         counts: Counter[str],
         buffers: Buffers,
     ) -> Self:
         """The lines of a node that has started; `key_deltas` is `on`, `off` or `auto`."""
-        servers, own = office.members(Role.SERVER), _host(office.van.address)
-        is_far = [_host(office.nodes[server].address) != own for server in servers]
+        servers, own = server_ids(office, slots), _host(office.van.address)
+        is_far = [
+            server in office.nodes and _host(office.nodes[server].address) != own
+            for server in servers
+        ]
         codes = is_far if key_deltas == "auto" else [key_deltas == "on"] * len(servers)
         return cls(office, servers, codes, sent, counts, buffers)
 
@@ -107,13 +121,23 @@ class Lines:
         return self.buffers.empty(shape, dtype) if made.base is None else made
 
 
+def server_ids(office: Postoffice, slots: SlotMap) -> list[int]:
+    """Node ids of the servers by rank, those that do not live included."""
+    count = max(office.shape.servers, slots.num_servers)
+    return [node_id(Role.SERVER, rank) for rank in range(count)]
+
+
 def cut_in_pieces(
-    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int]
+    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int], least: int
 ) -> Sequence[Piece]:
-    """`pieces_of` the cuts; those of a request in one message are made once for all of its size."""
+    """`pieces_of` the cuts; those of a request in one message are made once for all of its size.
+
+    Args:
+        limit_of: bytes of rows in a piece to a server; `least` or more.
+    """
     if servers == 1 and len(cuts) == 1:
         rows = cuts[0].bounds[1]
-        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * limit_of(0):
+        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * least:
             return _whole(rows)
     return pieces_of(cuts, servers, limit_of)
 
@@ -130,9 +154,23 @@ class Asking:
     Args:
         entries: by place in the question.
         pull: takes the values of the answers; None where there are none.
+        customer: sends the messages, again until they are answered.
+        newest: the newest map that is known.
     """
 
-    __slots__ = ("_entries", "_lines", "_named", "_pieces", "_pull", "_question", "first", "oldest")
+    __slots__ = (
+        "_customer",
+        "_entries",
+        "_lines",
+        "_named",
+        "_newest",
+        "_pieces",
+        "_pull",
+        "_question",
+        "_recuts",
+        "first",
+        "oldest",
+    )
 
     def __init__(
         self,
@@ -141,8 +179,12 @@ class Asking:
         pieces: Sequence[Piece],
         lines: Lines,
         pull: Pull | None,
+        customer: Customer,
+        newest: Callable[[], SlotMap],
     ) -> None:
         self._question, self._entries, self._pull = question, entries, pull
+        self._customer, self._newest = customer, newest
+        self._recuts: dict[int, Recut] = {}  # by number, from 2; a piece as first cut is number 1
         self._pieces, self._lines = pieces, lines
         self._named: set[Piece] | None = None  # those whose lists were only named; None: none yet
         self.first = self.oldest = 0
@@ -151,41 +193,114 @@ class Asking:
         """Send every message, with timestamps from `first` on."""
         self.first, self.oldest = first, oldest
         for piece in self._pieces:
-            self._lines.office.send(self._message(piece, may_name=True))
-
-    @property
-    def is_named(self) -> bool:
-        """Whether some server was only told a signature, and may ask for the keys."""
-        return bool(self._named)
+            self._customer.send(self._message(piece, may_name=True))
 
     def take(self, message: Message) -> bool:
         """Take an answer; False where it was a question for the keys, which are sent."""
         meta = message.meta
         if meta.error is None:
-            if self._pull is not None:
+            if meta.piece > 1:
+                self._recuts[meta.piece].take(message.arrays)
+            elif self._pull is not None:
                 self._pull.put(self._piece(meta), message.arrays, message.is_ours)
             return True
-        piece = self._piece(meta)
-        if (
-            self._named is None
-            or piece not in self._named
-            or meta.error[0] != UnknownKeyListError.__name__
-        ):
+        if self._named is None or meta.error[0] != UnknownKeyListError.__name__:
             return True
-        self._named.discard(piece)
-        self._lines.counts["lists_unknown"] += 1
-        self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
-        self._lines.office.send(self._message(piece, may_name=False))
+        piece = self._piece(meta)
+        if piece in self._named:  # else it was sent, and this is a copy of the question
+            self._named.discard(piece)
+            self._lines.counts["lists_unknown"] += 1
+            self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
+            self._customer.send(self._message(piece, may_name=False))
         return False
+
+    def recut(self, message: Message) -> bool:
+        """Ask the owners by the newest map in the place of who was asked; False: it says the same.
+
+        Raises:
+            PsliteError: they cannot be asked.
+        """
+        slots, meta = self._newest(), message.meta
+        if slots.version <= meta.map_version:
+            return False
+        if meta.piece > 1:
+            former = self._recuts[meta.piece]
+            root, rows, is_rest = former.root, [(former.index, former.rows)], True
+        else:
+            piece = self._piece_at(meta.timestamp, meta.recipient)
+            root, rows, is_rest = *self._root(piece), piece.is_rest
+        made = cut_anew(root, rows, slots)
+        for recut in made:
+            number = len(self._recuts) + 2
+            self._recuts[number] = recut
+            self._customer.send(self._message_anew(recut, number, meta, slots, is_rest))
+        if meta.piece > 1:
+            root.settle()
+        elif not made:
+            root.finish_if_whole()
+        return True
+
+    def _root(self, piece: Piece) -> tuple[Root, list[tuple[int, Rows]]]:
+        """What a piece as it was first cut is about, row by row."""
+        rows = []
+        for index, part in enumerate(piece.ranges):
+            entry = self._entries[part.place]
+            arrays, share = entry.arrays(piece.server, part), entry.share(piece.server)
+            if share is None:
+                names, *values = arrays
+                rows.append((index, rows_of(part.place, names, names, False, *values)))
+            else:
+                keys = np.empty_like(share.keys)
+                keys[share.order] = share.keys  # in the order of the blocks
+                names = share.blocks.astype(np.uint64)
+                rows.append((index, rows_of(part.place, names, keys, True, *arrays)))
+        pull, done = self._pull, None
+        if pull is not None:
+
+            def done(values: list[NDArray[np.float32]]) -> None:
+                pull.put(piece, values, is_ours=True)
+
+        dims = [self._entries[part.place].cut.dim for part in piece.ranges]
+        return Root(
+            [(r.names.size, dim) for (_, r), dim in zip(rows, dims, strict=True)], done
+        ), rows
+
+    def _message_anew(
+        self, recut: Recut, number: int, refused: Meta, slots: SlotMap, is_rest: bool
+    ) -> Message:
+        question, rows = self._question, recut.rows
+        body = dict(question.body or {})
+        if rows.is_dense:
+            body["blocks"] = True
+        had_some = any(piece.server == recut.server for piece in self._pieces)
+        if question.command in PUSHES and (is_rest or had_some):
+            body["rest"] = True  # the table's step is counted there already
+        meta = Meta(
+            recipient=node_id(Role.SERVER, recut.server),
+            flags=question.flags,
+            app=TABLES_APP,
+            timestamp=refused.timestamp,
+            oldest=refused.oldest,
+            piece=number,
+            map_version=slots.version,
+            cmd=question.command,
+            priority=question.priority,
+            clocks=((question.tables[rows.place], question.step, ()),),
+            body=body or None,
+        )
+        return Message(meta, rows.arrays)
 
     def _piece(self, answer: Meta) -> Piece:
         if len(self._pieces) == 1:
             return self._pieces[0]
-        number = answer.timestamp - self.first
+        return self._piece_at(answer.timestamp, answer.sender)
+
+    def _piece_at(self, timestamp: int, node: int) -> Piece:
+        number = timestamp - self.first
         for piece in self._pieces:
-            if piece.number == number and self._lines.servers[piece.server] == answer.sender:
+            if piece.number == number and self._lines.servers[piece.server] == node:
                 return piece
-        raise AssertionError(f"no piece {number} was sent to node {answer.sender}")
+        raise AssertionError(f"no piece {number} was sent to node {node}")
 
     def _message(self, piece: Piece, may_name: bool) -> Message:
         question, lines = self._question, self._lines
@@ -214,6 +329,7 @@ class Asking:
             timestamp=self.first + piece.number,
             oldest=self.oldest,
             piece=1,
+            map_version=question.slots.version,
             cmd=question.command,
             priority=question.priority,
             clocks=tuple(clocks),
@@ -234,7 +350,8 @@ class Asking:
         """Leave out lists that the server knows; note those that it gets."""
         lines = self._lines
         server = lines.servers[piece.server]
-        incarnation = lines.office.nodes[server].incarnation
+        known = lines.office.nodes.get(server)
+        incarnation = 0 if known is None else known.incarnation
         nbytes = sum(arrays[place].nbytes for place in places)
         if may_name and lines.sent.knows(server, incarnation, key_list):
             self._named = self._named or set()
@@ -264,5 +381,5 @@ class Asking:
 
 def _host(address: str) -> str:
     """The host of an address; one without is of this host."""
-    scheme, _, rest = address.partition("://")
+    scheme, _, rest = place_of(address).partition("://")
     return rest.rpartition(":")[0] if scheme == "tcp" else "127.0.0.1"

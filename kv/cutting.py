@@ -6,6 +6,7 @@ crosses the network and the worker unpacks a third.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -114,7 +115,9 @@ def pieces_of(
     for server in range(servers):
         ranges, nbytes = [], 0
         for place, cut in enumerate(cuts):
-            rows = cut.bounds[server + 1] - cut.bounds[server]
+            # A dense table is cut by the map, which may know fewer servers than there are.
+            is_known = server + 1 < len(cut.bounds)
+            rows = cut.bounds[server + 1] - cut.bounds[server] if is_known else 0
             if rows or cut.is_everywhere:
                 ranges.append(Range(place, 0, rows))
                 nbytes += rows * _row_nbytes(cut)
@@ -127,6 +130,22 @@ def pieces_of(
             larger = max(min(nbytes // SOME_PIECES, LARGE_PIECE), nbytes // MOST_PIECES)
             pieces += _split(server, ranges, cuts, max(limit, larger))
     return pieces
+
+
+def apart(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same rows in pieces of one table each.
+
+    A server that dies may have applied some tables of a piece and not others. Its backup knows what
+    was applied by request and slot, so a request that it can be asked about again has one table.
+    """
+    found: list[Piece] = []
+    numbers: Counter[int] = Counter()
+    for piece in pieces:
+        for place, part in enumerate(piece.ranges):
+            is_rest = piece.is_rest and place == 0
+            found.append(Piece(piece.server, numbers[piece.server], [part], is_rest))
+            numbers[piece.server] += 1
+    return found
 
 
 def _row_nbytes(cut: Cut) -> int:

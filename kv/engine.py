@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.consistency.base import Context, Mode, Update
+from kv.consistency.base import Context, Kept, Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.dense import share_of
+from kv.engine_log import EngineLog
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import KVError, SettingError, TableConflictError, UnknownTableError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
 from kv.spec import TableSpec
 from kv.store.sparse import BATCH
+from van.message import Meta
 
 MOST_ROWS = 1 << 20  # in one answer to a scan
 Write = tuple[int, Keys | None, Values]
@@ -73,6 +75,8 @@ class Engine:
         self.tables: list[Table] = []
         self.numbers: dict[str, int] = {}
         self.lock = threading.Lock()
+        self.log: EngineLog | None = None  # hears of changes, where copies of tables are kept
+        self._mine: NDArray[np.bool_] | None = None
         self._defining = threading.Lock()
 
     # -- tables -----------------------------------------------------------------------------
@@ -113,6 +117,10 @@ class Engine:
             number = len(self.tables)
             self.tables.append(table)
             self.numbers[spec.name] = number
+            if self._mine is not None:
+                table.own(self._mine)
+            if self.log is not None:
+                self.log.defined(table)
         return number
 
     def table(self, number: int) -> Table:
@@ -221,9 +229,10 @@ class Engine:
         writes: Sequence[Write],
         weight: float = 1.0,
         is_rest: bool = False,
+        push: Meta | None = None,
     ) -> Turns[list[int]]:
-        """`push_many` in turns."""
-        pushes = self._checked_pushes(writes, weight, is_rest)
+        """`push_many` in turns; `push` is the request's header, for who keeps copies."""
+        pushes = self._checked_pushes(writes, weight, is_rest, push)
         if (quick := self._push_at_once(rank, clock, pushes)) is not None:
             return quick
         claims: list[Claim] = []
@@ -240,7 +249,7 @@ class Engine:
                 found.release(claim)
 
     def _checked_pushes(
-        self, writes: Sequence[Write], weight: float, is_rest: bool
+        self, writes: Sequence[Write], weight: float, is_rest: bool, push: Meta | None = None
     ) -> Sequence[Push]:
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
@@ -248,7 +257,7 @@ class Engine:
         for number, keys, grads in writes:
             found = self.table(number)
             keys, grads = found.checked(keys, grads, "gradients")
-            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes)))
+            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes, push)))
         return pushes
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
@@ -265,9 +274,11 @@ class Engine:
         write: Write,
         weight: float = 1.0,
         is_rest: bool = False,
+        push: Meta | None = None,
     ) -> list[int] | None:
         """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
-        return self._push_at_once(rank, clock, self._checked_pushes((write,), weight, is_rest))
+        pushes = self._checked_pushes((write,), weight, is_rest, push)
+        return self._push_at_once(rank, clock, pushes)
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
         """The point where pushes count, or are refused."""
@@ -276,6 +287,10 @@ class Engine:
             for found, _ in pushes:
                 found.mode.check_push(rank, clock)
             due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
+            if self.log is not None:
+                for found, update in pushes:
+                    if found.mode.holds:
+                        self.log.held(found, rank, clock, update)
             return due, [found.mode.clock for found, _ in pushes]
 
     @property
@@ -300,6 +315,8 @@ class Engine:
         """`step` in turns; two of `stepping` and `finishing` never overlap in one executor."""
         with self.lock:
             is_new = self.progress.step(rank, clock)
+        if is_new and self.log is not None:
+            self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
     def finish(self, rank: int) -> bool:
@@ -313,6 +330,8 @@ class Engine:
         """`finish` in turns."""
         with self.lock:
             is_new = self.progress.finish(rank)
+        if is_new and self.log is not None:
+            self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
     def _settling(self) -> Turns[bool]:
@@ -333,6 +352,8 @@ class Engine:
                         failure = failure or error
                 with self.lock:
                     has_advanced |= found.mode.settled()
+                if due and self.log is not None:
+                    self.log.closed(found)
         if failure is not None:
             raise failure
         return has_advanced
@@ -367,7 +388,37 @@ class Engine:
         Raises:
             SettingError: `lr` is no finite number of 0 or more.
         """
-        self.table(table).store.set_lr(lr)
+        found = self.table(table)
+        found.store.set_lr(lr)
+        if self.log is not None:
+            self.log.rated(found, lr)
+
+    # -- copies -----------------------------------------------------------------------------
+
+    def catching_up(self, completed: Sequence[int], finished: Sequence[bool]) -> Turns[bool]:
+        """Another server has heard of these steps; whether any clock advanced."""
+        is_new = False
+        with self.lock:
+            for rank in range(min(len(completed), self.progress.num_workers)):
+                if completed[rank] and not self.progress.finished[rank]:
+                    is_new |= self.progress.step(rank, completed[rank] - 1)
+                if finished[rank]:
+                    is_new |= self.progress.finish(rank)
+        return (yield from self._settling()) if is_new else False
+
+    def keeping(self, found: Table, kept: Sequence[Kept]) -> Turns[None]:
+        """Keep these pushes of rounds, and no others; what is late is applied at once."""
+        with self.lock:
+            late = found.mode.keep(kept)
+        for due in late:
+            yield from found.applying_round(found.mode.total(due))
+
+    def own(self, mine: NDArray[np.bool_]) -> None:
+        """Own the rows of these slots, bool (1024,), and no others."""
+        with self.lock:
+            self._mine = mine
+        for found in list(self.tables):
+            found.own(mine)
 
     def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights); keys rise within a batch."""
@@ -399,6 +450,6 @@ class Engine:
             found.store.validate()
             found.mode.validate()
             if self.owner_filter is not None:
-                batches = found.items(BATCH)
+                batches = found.items(BATCH)  # copies of others' rows do not come
                 foreign = [keys for keys, _ in batches if not self.owner_filter(keys).all()]
                 assert not foreign, f"{found} holds keys of another server"

@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
-from kv.dense import BlockShare
-from kv.errors import KeyListError, ValueShapeError
-from kv.executor import Turns
+from kv.dense import BlockShare, share_of
+from kv.engine_log import Cause
+from kv.errors import KeyListError
+from kv.executor import Turns, run_through
 from kv.keylist import as_values
+from kv.placement import slot_of
 from kv.spec import TableSpec
-from kv.store.blocks import Blocks
+from kv.store.blocks import Blocks, Places
 from kv.store.parts import Cut, Parts, Piece
+from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
 
@@ -62,6 +65,10 @@ class Table(ABC):
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
+
+    def _cause(self, update: Update) -> Cause:
+        """What one who keeps copies is told of the change that `update` makes."""
+        return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
 
     def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
         """This very array will come again as a key list."""
@@ -122,6 +129,39 @@ class Table(ABC):
             if keys.size:
                 yield keys, values
 
+    # -- rows as they are stored: past the mode, at once ----------------------------------------
+
+    def exporting(self, keys: Keys) -> Turns[RowBatch]:
+        """The rows of those of `keys` that have one."""
+        return self.store.export(keys)
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: Sequence[int] | None = None,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """Whole rows from a position on; see `Parts.export_scan`."""
+        return self.store.export_scan(start, count, slots, since, seen_since)
+
+    def putting(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
+        """Set rows to what was exported."""
+        return self.store.put(batch, keep_versions=keep_versions)
+
+    def removing(self, keys: Keys) -> Turns[int]:
+        """Forget rows; how many there were."""
+        return self.store.remove(keys)
+
+    @abstractmethod
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        """The slot of each of the keys of an `Update`."""
+
+    @abstractmethod
+    def own(self, mine: Slots) -> None:
+        """Own the rows of these slots, and no others; copies of others' rows may be here, too."""
+
     def stats(self) -> dict[str, Any]:
         """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""
         parts = self.store.stats()
@@ -132,6 +172,7 @@ class Table(ABC):
             "mode": self.mode.name,
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],
+            "copies": self.store.copies,
             **together(parts),
         }
 
@@ -210,14 +251,16 @@ class KeyedTable(Table):
             return None
         part = piece.part
         with part.lock:
-            rows = piece.rows(update.keys)
-            if self.spec.missing == "error" and rows is None:
-                part.refuse_missing(update.keys)
+            if self.spec.missing == "error":
+                if piece.rows(update.keys) is None:
+                    part.refuse_missing(update.keys)
             elif not self.mode.holds and not part.has_room(update.keys.size):
                 return None
             (due,), clocks = note()
             for step in due:
-                part.store.push(step.keys, step.grads, step.clock, rows)
+                piece.push(step.keys, step.grads, step.clock)
+                if self.store.log is not None:
+                    self.store.log.changed(part.store, step.keys, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -230,7 +273,8 @@ class KeyedTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         cut = self._cut(update.keys) if claim is None else claim[0]
-        yield from self.store.push(update.keys, update.grads, update.clock, cut)
+        cause = self._cause(update)
+        yield from self.store.push(update.keys, update.grads, update.clock, cut, cause)
 
     def applying_round(self, update: Update) -> Turns[None]:
         cut = self._cut(update.keys)
@@ -254,6 +298,12 @@ class KeyedTable(Table):
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         return self.store.scan(start, count)
 
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        return slot_of(keys)
+
+    def own(self, mine: Slots) -> None:
+        self.store.mine = mine
+
     def _checked_keys(self, keys: Keys | None) -> Keys:
         if keys is None:
             raise KeyListError(self.spec.name, "it is sparse, so its values come with keys")
@@ -261,7 +311,9 @@ class KeyedTable(Table):
 
 
 class BlockTable(Table):
-    """A dense table. Its keys are the numbers of its blocks here, and always all of them."""
+    """A dense table. Its keys are the numbers of its blocks here: all of them, which then need not
+    be named, or with a request that was cut anew some.
+    """
 
     is_dense = True
     store: Blocks
@@ -275,25 +327,27 @@ class BlockTable(Table):
         return int(np.prod(self.store.shape)) // SEQUENTIAL
 
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
-        self._refuse(keys)
+        if keys is not None and self._places(keys) is not None:
+            return keys, checked_values(values, keys, self.spec, what)
         if np.shape(values) != self.store.shape:
             as_values(values, self.store.shape, self.spec.name, what)
         return self.store.numbers, checked_values(values, self.store.numbers, self.spec, what)
 
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
-        self._refuse(keys)
-        return self.store.pull(empty(self.store.shape, np.float32))
+        places = self._places(keys)
+        values = self.store.pull(empty(self.store.shape, np.float32))
+        return values if places is None else values[places]
         yield
 
     def pull_at_once(self, keys: Keys | None, create: bool, empty: Empty) -> Values | None:
-        self._refuse(keys)
-        return self.store.pull(empty(self.store.shape, np.float32))
+        return run_through(self.pulling(keys, create, empty))
 
     def push_at_once(self, update: Update, note: Callable[[], Noted]) -> list[int] | None:
         with self.store.lock:
             (due,), clocks = note()
             for step in due:
-                self.store.push(step.grads, step.clock)
+                places = self._places(step.keys)
+                self.store.push(step.grads, step.clock, places, self._cause(step))
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -302,14 +356,15 @@ class BlockTable(Table):
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         with self.store.lock:
-            self.store.push(update.grads, update.clock)
+            places = self._places(update.keys)
+            self.store.push(update.grads, update.clock, places, self._cause(update))
         yield
 
     def release(self, claim: Claim) -> None:
         return
 
     def assigning(self, keys: Keys, values: Values) -> Turns[None]:
-        self.store.assign(values)
+        self.store.assign(values, self._places(keys))
         yield
 
     def deleting(self, keys: Keys) -> Turns[int]:
@@ -322,9 +377,18 @@ class BlockTable(Table):
         values = self.store.pull(np.empty(self.store.shape, np.float32))
         return self.store.keys[order], values[order], -1
 
-    def _refuse(self, keys: Keys | None) -> None:
-        if keys is not None and keys is not self.store.numbers:
-            raise ValueShapeError(self.spec.name, "it is dense: its values come without keys")
+    def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
+        return slot_of(self.store.keys_of(keys))
+
+    def own(self, mine: Slots) -> None:
+        self.store.own(share_of(self.spec, lambda keys: mine[slot_of(keys)]))
+
+    def _places(self, keys: Keys | None) -> Places:
+        """Which blocks are meant; None: all."""
+        if keys is None or keys is self.store.numbers:
+            return None
+        keys = checked_keys(keys, self.spec)
+        return self.store.places(keys)
 
 
 def together(parts: Sequence[StoreStats]) -> dict[str, Any]:

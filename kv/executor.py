@@ -108,6 +108,12 @@ class Executor:
         """Whether nothing is under way in any of `lanes`; the one who submits may then go ahead."""
         return not self._lanes or not any(lane in self._lanes for lane in lanes)
 
+    @property
+    def lanes(self) -> list[Hashable]:
+        """The lanes that have work: what is submitted to all of them comes after all there is."""
+        with self._more:
+            return list(self._lanes)
+
     def submit(
         self, turns: Turns[Any], lanes: Sequence[Hashable] = (), is_short: bool = False
     ) -> None:

@@ -14,6 +14,7 @@ from kv.remote import remote_error
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from postoffice.view import ClusterView
 from van.message import Flag, Message, Meta, answer_to
 
 GATHER_APP = (1 << 32) + 1
@@ -31,13 +32,20 @@ class Gatherer:
         self._office = office
         self._customer = Customer(GATHER_APP, 0, office, self._receive, remote_error)
         self._come: dict[int, dict[int, Any]] = {}  # number of the gather -> rank -> value
-        self._count = 0
+        self._count = self._taken = 0
+        office.on_view.append(self._see)
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        """Rank 0 leaves when its program is over, so it has had all values that it asked for."""
+        for node in new.gone - old.gone:
+            self._customer.excuse(node)
 
     def _receive(self, message: Message) -> None:
         meta = message.meta
         _, rank = role_and_rank(meta.sender)
         value = _unpack(meta.body["value"], message.arrays)
-        self._come.setdefault(int(meta.body["number"]), {})[rank] = value
+        if int(meta.body["number"]) >= self._taken:  # else a copy of what was taken
+            self._come.setdefault(int(meta.body["number"]), {})[rank] = value
         self._office.send(Message(answer_to(meta)))
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -52,6 +60,7 @@ class Gatherer:
         come[0] = _unpack(_pack(value, arrays), arrays)  # as it would come from elsewhere
         self._office.wait(lambda: len(come) == len(workers))
         del self._come[number]
+        self._taken = number + 1
         return [come[rank] for rank in sorted(come)]
 
     def _give(self, number: int, value: Any) -> None:
@@ -59,8 +68,17 @@ class Gatherer:
         body = {"number": number, "value": _pack(value, arrays)}
         head = self._office.members(Role.WORKER)[0]
         timestamp = self._customer.new_request([head])
-        meta = Meta(recipient=head, flags=Flag.PUSH, app=GATHER_APP, timestamp=timestamp, body=body)
-        self._office.send(Message(meta, arrays))
+        meta = Meta(
+            recipient=head,
+            flags=Flag.PUSH,
+            app=GATHER_APP,
+            timestamp=timestamp,
+            oldest=self._customer.oldest,
+            piece=1,
+            body=body,
+        )
+        with self._customer.sending(timestamp):
+            self._customer.send(Message(meta, arrays))
         self._customer.wait(timestamp)
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kv.checkpoint.desk import Desk
 from kv.consistency.settings import Consistency
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
@@ -43,6 +44,7 @@ class LocalCluster:
         self.changed = threading.Condition(self.lock)
         self.failure: str | None = None
         self.workers = [LocalWorker(self, rank) for rank in range(num_workers)]
+        self._desk: Desk | None = None
         self._barriers: dict[str, list[int]] = {}  # name -> how often each rank came
         self._gathers: list[list[Any]] = [[] for _ in range(num_workers)]  # values not yet taken
 
@@ -57,6 +59,13 @@ class LocalCluster:
         """
         self.engine.progress.check_rank(rank)
         return self.workers[rank]
+
+    def desk(self) -> Desk:
+        """Where checkpoints of the tables here are asked for."""
+        with self.lock:
+            if self._desk is None:
+                self._desk = Desk(self.engine)
+            return self._desk
 
     def is_closed(self, rank: int) -> bool:
         """Whether that worker is done."""

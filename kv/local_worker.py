@@ -18,6 +18,7 @@ from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.spec import TableSpec
 
 if TYPE_CHECKING:
+    from kv.checkpoint.desk import Desk
     from kv.local import LocalCluster
 
 
@@ -99,6 +100,19 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         """
         if not 0 < request <= self._requests:
             raise KVError(f"worker {self._rank} made no request {request}")
+
+    @property
+    def steps(self) -> int:
+        """Steps completed."""
+        return self._steps
+
+    def resume_at(self, steps: int) -> None:
+        """Go on after so many steps; the engine knows them already."""
+        self._steps = steps
+
+    def desk(self) -> Desk:
+        """Where checkpoints of this process are asked for."""
+        return self._cluster.desk()
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""

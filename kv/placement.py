@@ -1,4 +1,4 @@
-"""Which server owns a key: keys -> 1 024 slots -> servers.
+"""Which server owns a key, and which keeps a copy: keys -> 1 024 slots -> servers.
 
 A slot is the top ten bits of `mix64(key)`, so that neighbouring keys spread and every key of the
 uint64 range, both ends included, lies in exactly one slot whatever the number of servers. (ps-lite
@@ -20,8 +20,10 @@ from kv.errors import KVError
 NUM_SLOTS = 1024
 SLOT_SHIFT = np.uint64(54)
 MAX_SERVERS = NUM_SLOTS
-_HEADER = struct.Struct("<4sQI")
+NOBODY = 0xFFFF  # in place of a rank
+_HEADER = struct.Struct("<4sBQI")
 _MAGIC = b"SLOT"
+_FORMAT = 2  # 1 had no backups
 
 
 def mix64(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -39,24 +41,33 @@ def slot_of(keys: NDArray[np.uint64]) -> NDArray[np.uint16]:
 
 @dataclass(frozen=True, eq=False)
 class SlotMap:
-    """Who owns each slot.
+    """Who owns each slot, and who has a copy that may take its place.
 
     Args:
-        version: grows by one whenever a slot changes its owner.
+        version: grows by one whenever a slot changes its owner or its backup.
         owner: uint16, shape (1024,), the server rank of each slot; made read-only.
+        backup: likewise, the rank of the server that has all that was acknowledged; `NOBODY` where
+            there is none. None: nowhere is one.
     """
 
     version: int
     owner: NDArray[np.uint16]
+    backup: NDArray[np.uint16] = None  # type: ignore[assignment]  # an array once it is made
     num_servers: int = field(init=False)  # one more than the highest rank that owns a slot
+    has_backups: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        owner = np.array(self.owner, dtype=np.uint16)
-        if owner.shape != (NUM_SLOTS,):
-            raise KVError(f"a slot map has {NUM_SLOTS} owners, not an array of {owner.shape}")
-        owner.flags.writeable = False
-        object.__setattr__(self, "owner", owner)
-        object.__setattr__(self, "num_servers", int(owner.max()) + 1)
+        backup = np.full(NUM_SLOTS, NOBODY, np.uint16) if self.backup is None else self.backup
+        for name, given in (("owner", self.owner), ("backup", backup)):
+            array = np.array(given, dtype=np.uint16)
+            if array.shape != (NUM_SLOTS,):
+                raise KVError(f"a slot map has {NUM_SLOTS} {name}s, not an array of {array.shape}")
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        if (self.owner == NOBODY).any():
+            raise KVError("a slot map names an owner for each slot")
+        object.__setattr__(self, "num_servers", int(self.owner.max()) + 1)
+        object.__setattr__(self, "has_backups", bool((self.backup != NOBODY).any()))
 
     @classmethod
     def even(cls, num_servers: int, version: int = 0) -> SlotMap:
@@ -71,32 +82,48 @@ class SlotMap:
         return self.owner[slot_of(keys)]
 
     def to_bytes(self) -> bytes:
-        """The map as it travels: magic, version, number of slots, owners; little endian."""
-        return _HEADER.pack(_MAGIC, self.version, NUM_SLOTS) + self.owner.astype("<u2").tobytes()
+        """The map as it travels: magic, format, version, number of slots, owners, backups.
+
+        Little endian.
+        """
+        header = _HEADER.pack(_MAGIC, _FORMAT, self.version, NUM_SLOTS)
+        return header + self.owner.astype("<u2").tobytes() + self.backup.astype("<u2").tobytes()
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> SlotMap:
         """The map that `to_bytes` wrote.
 
         Raises:
-            KVError: `blob` is no slot map, or one of another number of slots.
+            KVError: `blob` is no slot map, or one of another format or number of slots.
         """
-        expected = _HEADER.size + 2 * NUM_SLOTS
-        if len(blob) != expected or blob[:4] != _MAGIC:
+        expected = _HEADER.size + 4 * NUM_SLOTS
+        if blob[:4] != _MAGIC or len(blob) < _HEADER.size:
             raise KVError(f"{len(blob)} bytes are no slot map; one has {expected} and begins SLOT")
-        _, version, slots = _HEADER.unpack_from(blob)
-        if slots != NUM_SLOTS:
-            raise KVError(f"a slot map of {slots} slots came; this release has {NUM_SLOTS}")
-        return cls(version, np.frombuffer(blob, "<u2", offset=_HEADER.size))
+        _, form, version, slots = _HEADER.unpack_from(blob)
+        if form != _FORMAT or slots != NUM_SLOTS:
+            raise KVError(
+                f"a slot map of format {form} with {slots} slots came; this release has format "
+                f"{_FORMAT} with {NUM_SLOTS}"
+            )
+        if len(blob) != expected:
+            raise KVError(f"a slot map has {expected} bytes, not {len(blob)}")
+        owner, backup = np.frombuffer(blob, "<u2", offset=_HEADER.size).reshape(2, NUM_SLOTS)
+        return cls(version, owner, backup)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SlotMap):
             return NotImplemented
-        return self.version == other.version and bool(np.array_equal(self.owner, other.owner))
+        return (
+            self.version == other.version
+            and bool(np.array_equal(self.owner, other.owner))
+            and bool(np.array_equal(self.backup, other.backup))
+        )
 
     def __hash__(self) -> int:
-        return hash((self.version, self.owner.tobytes()))
+        return hash((self.version, self.owner.tobytes(), self.backup.tobytes()))
 
     def __repr__(self) -> str:
         counts = np.bincount(self.owner).tolist()
-        return f"<SlotMap v{self.version} slots={counts}>"
+        backups = np.bincount(self.backup[self.backup != NOBODY]).tolist()
+        tail = f" backups={backups}" if backups else ""
+        return f"<SlotMap v{self.version} slots={counts}{tail}>"

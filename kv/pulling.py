@@ -40,6 +40,8 @@ class Reading(Protocol):
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]: ...
 
+    def share(self, server: int) -> BlockShare | None: ...
+
     def put(self, server: int, part: Range, values: NDArray[Any], is_ours: bool) -> None:
         """Take the values of a range of a server's rows; `is_ours`: they may be kept."""
 
@@ -79,6 +81,9 @@ class SparseRead:
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         base = self.cut.bounds[server]
         return [self._grouped[base + part.start : base + part.stop]]
+
+    def share(self, server: int) -> None:
+        return None
 
     def put(self, server: int, part: Range, values: NDArray[Any], is_ours: bool) -> None:
         _check(self.table, values, (part.stop - part.start, self.cut.dim))
@@ -142,6 +147,9 @@ class DenseRead:
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         return []
+
+    def share(self, server: int) -> BlockShare:
+        return self.shares[server]
 
     def put(self, server: int, part: Range, values: NDArray[Any], is_ours: bool) -> None:
         _check(self.table, values, (part.stop - part.start, self.cut.dim))

@@ -87,6 +87,9 @@ class SparseWrite:
         """Keys and values of a range of a server's rows."""
         return self._packed[server, part.start]
 
+    def share(self, server: int) -> None:
+        """It has no blocks."""
+
     def _refuse(self) -> None:
         row, column = np.argwhere(~np.isfinite(self._values))[0]
         key, number = int(self.keys[row]), self._values[row, column]
@@ -133,6 +136,10 @@ class DenseWrite:
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """The blocks of a server."""
         return [self._packed[server]]
+
+    def share(self, server: int) -> BlockShare:
+        """The blocks of a server."""
+        return self._shares[server]
 
 
 Writing = SparseWrite | DenseWrite

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
 from kv.consistency.settings import Consistency
-from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
+from kv.cutting import PIECE, SHARED_PIECE, Cut, apart, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
 from kv.gather import Gatherer
@@ -46,6 +47,8 @@ from kv.tables import (
 from postoffice.customer import Customer, Finish
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
+from postoffice.resending import Place
+from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
@@ -65,6 +68,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             `auto`, to servers on other hosts.
         piece: bytes of rows above which a request to one server is cut; None: as is quickest on
             the way to that server.
+        may_move: other servers may come to own rows at any time, as where they have copies.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -79,16 +83,17 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         piece: int | None = None,
+        may_move: bool = False,
     ) -> None:
         self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
+        self._others: dict[int, Customer] = {}  # by application
         self._gatherer = Gatherer(office)
-        self._steps = 0
-        self._has_rounds = (
-            self._mode.counts_steps
-        )  # a table may work in rounds: ends of steps are said
-        self.slots = SlotMap.even(max(1, office.shape.servers))
+        self._steps, self._may_move = 0, may_move
+        self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
+        self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
+        office.on_view.append(self._see)
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()
@@ -99,7 +104,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
-        self._named: list[Request] = []  # pushes of rounds that may have to be sent again
 
     @property
     def rank(self) -> int:
@@ -128,9 +132,25 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """The way to the servers, found once the node has started."""
         if self._lines is None:
             self._lines = Lines.of(
-                self.office, self._key_deltas, self._sent, self.counts, self.buffers
+                self.office, self.slots, self._key_deltas, self._sent, self.counts, self.buffers
             )
         return self._lines
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        """What the scheduler says has changed; called by the thread that drives the van."""
+        if new.map_version > old.map_version:
+            slots = SlotMap.from_bytes(new.map_blob)
+            self.learn_map(replace(slots, version=new.map_version))
+
+    def learn_map(self, slots: SlotMap) -> None:
+        """Know a newer slot map: requests are cut by it from the next one on."""
+        if slots.version > self._newest.version:
+            self._newest = slots
+
+    def _adopt_map(self) -> None:
+        """Between two requests, so that one is cut by one map."""
+        if self._newest is not self.slots:
+            self.slots, self._lines = self._newest, None
 
     # -- moving values --------------------------------------------------------------------
 
@@ -193,6 +213,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
+            self.slots,
             _CREATING if create else _READING,
             priority,
             self._signature_to_send(wanted),
@@ -251,6 +272,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             Flag.PUSH if pull is None else Flag.PUSH | Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
+            self.slots,
             None if weight == 1.0 else {"weight": float(weight)},
             priority,
             self._signature_to_send(wanted),
@@ -309,15 +331,21 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             raise KVError("this worker is closed")
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
-        pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to)
+        least = PIECE if self._piece is None else self._piece
+        pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to, least)
+        if writes and len(cuts) > 1 and (self._may_move or self.slots.version):
+            pieces = apart(pieces)
         if writes:
             pack(writes, pieces, lines.empty)
-        asking = Asking(question, entries, pieces, lines, pull)
+        asking = Asking(
+            question, entries, pieces, lines, pull, self._customer, lambda: self._newest
+        )
         takes = pull is not None or question.signature != 0
         request = self._customer.new_request(
             [lines.servers[piece.server] for piece in pieces],
             finish,
             take=asking.take if takes else None,
+            recut=asking.recut,
             cuts=[piece.number for piece in pieces],
             is_quiet=is_quiet,
         )
@@ -326,15 +354,20 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)  # nobody will answer it
             raise
-        if self._has_rounds and question.command in PUSHES and asking.is_named:
-            under_way = [push for push in self._named if not self._customer.is_done(push)]
-            self._named = [*under_way, request]
+        self._adopt_map()
         return request
+
+    def _servers(self) -> list[int]:
+        """Node ids of the servers that live."""
+        nodes, gone = self.office.nodes, self.office.view.gone
+        return [s for s in self.lines().servers if s in nodes and s not in gone]
 
     def _piece_to(self, server: int) -> int:
         """Bytes of rows in a piece to the server of that rank."""
         if self._piece is not None:
             return self._piece
+        if self.slots.has_backups:  # what a server applies of a piece it applies under one lock
+            return PIECE
         is_shared = self.office.van.shares_memory(self.lines().servers[server])
         return SHARED_PIECE if is_shared else PIECE
 
@@ -346,12 +379,14 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         finish: Finish | None = None,
     ) -> Any:
         """Ask every server the same and wait; the result of `finish` over the answers."""
+        self._let_pushes_arrive()
         return self._customer.wait(
-            self._tell(command, Flag.NONE, self.lines().servers, tables, body, finish)
+            self._tell(command, Flag.NONE, self._servers(), tables, body, finish)
         )
 
     def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
         """Ask one server about a table and wait; its answer."""
+        self._let_pushes_arrive()
         request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
         answers: list[Message] = self._customer.wait(request)
         return answers[0]
@@ -360,7 +395,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, command: Command, wanted: Wanted, values: Values | None = None
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
-        question = Question(command, Flag.PUSH, [wanted.table.id], self._steps)
+        self._let_pushes_arrive()
+        question = Question(command, Flag.PUSH, [wanted.table.id], self._steps, self.slots)
         if values is None:
             request = self._ask(question, [self._read(wanted)], finish=list)
         else:
@@ -368,6 +404,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             request = self._ask(question, [write], finish=list, writes=[write])
         answers: list[Message] = self._customer.wait(request)
         return answers
+
+    def _pushes_under_way(self) -> list[tuple[Place, Message]]:
+        """The messages of pushes that have no answer."""
+        return [item for item in self._customer.unanswered() if item[1].meta.cmd in PUSHES]
+
+    def _let_pushes_arrive(self) -> None:
+        """Before what is not a pull or push: one that is sent again would come after it."""
+        under_way = {place[0] for place, _ in self._pushes_under_way()}
+        if under_way:
+            self.office.wait(
+                lambda: not any(map(self._customer.is_open, under_way)),
+                what=lambda: "answers to the pushes before",
+            )
 
     def _tell(
         self,
@@ -377,10 +426,16 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         tables: Sequence[Table] = (),
         body: Any = None,
         finish: Finish | None = None,
+        before: Sequence[tuple[Place, Message]] = (),
     ) -> Request:
-        """Send a request without arrays; returns its timestamp."""
+        """Send a request without arrays; returns its timestamp.
+
+        Args:
+            before: pushes that the servers must have had first.
+        """
         if self._closed:
             raise KVError("this worker is closed")
+        self._adopt_map()
         clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
         timestamp = self._customer.new_request(servers, finish)
         oldest = self._customer.oldest
@@ -393,11 +448,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                     timestamp=timestamp,
                     oldest=oldest,
                     piece=1,
+                    map_version=self.slots.version,
                     cmd=command,
                     clocks=clocks,
-                    body=body,
+                    body=_after(body, before, server) if before else body,
                 )
-                self.office.send(Message(meta))
+                self._customer.send(Message(meta))
         return timestamp
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
@@ -420,15 +476,39 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     # -- keeping step ---------------------------------------------------------------------
 
+    def customer_of(self, app: int) -> Customer:
+        """This worker's end of its conversation with another application of the servers."""
+        if app not in self._others:
+            self._others[app] = Customer(app, 0, self.office, make_error=remote_error)
+        return self._others[app]
+
+    @property
+    def steps(self) -> int:
+        """Steps completed."""
+        return self._steps
+
+    def resume_at(self, steps: int) -> None:
+        """Go on after so many steps; the servers know them already."""
+        self._steps = steps
+
     def step(self) -> None:
-        """This worker's step is over; raises the error of a push that nobody has waited for."""
-        self._customer.raise_failed()
+        """This worker's step is over; raises the error of a push that nobody has waited for.
+
+        The step counts all the same.
+        """
         if self._has_rounds:
-            while self._named:  # a push that must be sent again belongs before the step's end
-                self._customer.wait(self._named.pop())
-            flags = Flag.PUSH | Flag.EVERYWHERE
-            self._tell(Command.STEP, flags, self.lines().servers, body={"clock": self._steps})
+            # A push that is under way, or must be sent again, belongs before the step's end.
+            if self._may_move or self.office.view.map_version:
+                # Another server may become the owner of a push's rows. It would not know that the
+                # push is to come, so it must be there before any server hears of the step's end.
+                self.office.wait(
+                    lambda: not self._pushes_under_way(), what=lambda: "the pushes of a step"
+                )
+            before = self._pushes_under_way()
+            flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
+            self._tell(Command.STEP, flags, self._servers(), body=body, before=before)
         self._steps += 1
+        self._customer.raise_failed()
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
@@ -480,3 +560,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
 def _wanted_by(writes: Sequence[Write]) -> list[Wanted]:
     return [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
+
+
+def _after(body: Any, before: Sequence[tuple[Place, Message]], server: int) -> dict[str, Any]:
+    """The body of a request that `server` is to look at after those pushes to it."""
+    after = [[timestamp, piece] for (timestamp, node, piece), _ in before if node == server]
+    return {**body, "after": after} if after else body

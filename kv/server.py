@@ -6,6 +6,9 @@
 
     KVServer(0, office).set_request_handle(handle)     # before office.start()
 
+The handler sees each request that may change something once, however often it comes: a copy hears
+what was answered. A pull that is repeated after its answer is read again.
+
 Source: ps-lite, include/ps/kv_app.h (`KVServer`, `KVServerDefaultHandle`). Here an exception in
 the handler reaches the `wait` of the worker that asked.
 """
@@ -19,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.delivery.repeats import Repeats
 from kv.errors import KVError
 from kv.executor import Executor, Turns
 from kv.pairs import KVMeta, KVPairs
@@ -53,6 +57,7 @@ class KVServer:
             office.before_goodbye.append(self.close)
         self._handle: RequestHandle | None = None
         self._open: dict[tuple[int, int, int], Meta] = {}
+        self._repeats = Repeats(office)
         self._customer = Customer(app, 0, office, self._receive)
 
     def set_request_handle(self, handle: RequestHandle) -> None:
@@ -64,6 +69,8 @@ class KVServer:
 
     def _receive(self, message: Message) -> None:
         header = message.meta
+        if not self._repeats.is_new(header):
+            return
         flags = header.flags
         meta = KVMeta(
             cmd=header.cmd,
@@ -114,7 +121,9 @@ class KVServer:
         if header is None:
             log.exception("a handler failed after its response")
             return
-        self.office.send(error_answer(header, error, self.office.node_id))
+        answer = error_answer(header, error, self.office.node_id)
+        self._repeats.settle(header, answer)
+        self.office.send(answer)
 
     def response(self, meta: KVMeta, pairs: KVPairs | None = None) -> None:
         """Answer a request; with `pairs` where it pulls.
@@ -128,8 +137,10 @@ class KVServer:
         header = self._open.get(_place(meta))
         if header is None:
             raise KVError(f"request {meta.timestamp} of node {meta.sender} is answered already")
-        self.office.send(Message(answer_to(header), pairs.arrays()))
+        answer = Message(answer_to(header), pairs.arrays())
+        self.office.send(answer)
         del self._open[_place(meta)]  # only now: an answer that cannot be sent becomes an error
+        self._repeats.settle(header, answer)
 
 
 class KVServerDefaultHandle:

@@ -5,7 +5,7 @@
     PULL       keys                       create                values per table
     PUSH       keys, gradients            weight, rest          -
     PUSH_PULL  keys, gradients            weight, rest          values per table
-    STEP       -                          clock                 -
+    STEP       -                          clock, after          -
     FINISH     -                          -                     -
     ASSIGN     keys, values               -                     -
     DELETE     keys                       -                     count in body
@@ -24,6 +24,12 @@ number (`kv.dense`).
 
 A large request may be cut into several, with timestamps of their own and disjoint keys. `rest` in
 the body of a push says that its first table is carried on from another, and so no further step.
+
+A piece that was cut anew about a dense table has `blocks` in its body, and the numbers of the
+blocks, uint64 and increasing, where a sparse table has keys.
+
+`after` in the body of a STEP names, as [timestamp, piece], the pushes to this server that had no
+answer when it was made: they belong before it, though it may overtake them.
 
 A key list may come in other forms (`kv.keylists`). `meta.key_list`, if it is not 0, is the
 signature of all key lists of the request: with the keys present the server remembers them under it;
@@ -60,6 +66,17 @@ class Command(IntEnum):
 
 WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)
 """Commands whose arrays are keys and values; those of the others are keys alone."""
+
+
+WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE)))
+"""Commands about keys."""
+
+
+READS = frozenset(map(int, (Command.PULL, Command.SIZE, Command.SCAN, Command.STATS)))
+"""Commands that change nothing, and so are simply done again when they are repeated.
+
+A pull may make rows; that a second one finds them is no change to anybody.
+"""
 
 
 PUSHES = (Command.PUSH, Command.PUSH_PULL)

@@ -7,24 +7,27 @@ whomever, by a chunk of its work at most, and control messages not at all.
 
 A worker's requests about one table are executed in the order in which they came; others' do not
 wait for them. A pull that the consistency mode does not answer yet is kept aside, and comes again
-when a clock has advanced.
+when a clock has advanced. Which requests are looked at, and which are only answered once more, is
+the business of `kv.delivery`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.at_once import Answers, AtOnce, Ranks
 from kv.consistency.settings import Consistency
-from kv.engine import Engine, Write
-from kv.engine_table import Table, Values
+from kv.delivery.desk import Desk
+from kv.engine import Engine
+from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
@@ -32,27 +35,32 @@ from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
-from kv.table_protocol import TABLES_APP, WITH_VALUES, Command, key_places, table_id
+from kv.table_messages import (
+    clocks_of,
+    counted,
+    is_whole,
+    leave_pull,
+    next_array,
+    no_more,
+    writes_of,
+)
+from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
-from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
+from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.errors import CodecError, PsliteError
-from van.message import Message, Meta, answer_to
+from van.message import Flag, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
 
 SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
 LONG = 1 << 62
-POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 SETTLING = "rounds"  # the lane of what closes rounds
 
-_WITH_KEYS = (Command.PULL, Command.PUSH, Command.PUSH_PULL, Command.ASSIGN, Command.DELETE)
 Answering = Turns[Message | None]
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
 _VALUED = frozenset(map(int, WITH_VALUES))
-_CREATING = {"create": True}  # nobody changes it
-_NO_BODY: dict[str, Any] = {}
 
 
 class TableServer:
@@ -65,6 +73,14 @@ class TableServer:
         key_cache: bytes of key lists remembered for each worker.
         threads: that work on long requests; 0 works on all in the thread that drives the van.
         spill_dir: where tables with when_full=spill keep rows.
+
+    Attributes:
+        desk: which requests are new here; its `windows` go with slots that move.
+        follows_map: whether each newer map of the scheduler is taken as it comes; else who moves
+            rows calls `learn_map`.
+        keep_answer: with replicas: called, in any thread, with a request that has changed something
+            and its answer; True: it is not sent now, but by `answer` when the backups have what
+            changed. Repeats hear HELD meanwhile.
     """
 
     def __init__(
@@ -91,9 +107,16 @@ class TableServer:
         self.executor = Executor(threads, self._fail, "pslite server")
         self.failure: BaseException | None = None
         self._short = SHORT if threads else LONG
-        self._slots = SlotMap.even(max(1, office.shape.servers))
+        self.desk = Desk(
+            SlotMap.even(max(1, office.shape.servers)),
+            lambda: office.node_id,
+            self._of,
+            self._complete,
+            self._give,
+        )
+        self.follows_map = True
+        self.keep_answer: Callable[[Message, Message], bool] | None = None
         self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
-        self._ranks: dict[int, int] = {}  # of worker nodes
         self._held: list[Message] = []
         self._holding = threading.Lock()
         self._van_thread = 0
@@ -111,12 +134,11 @@ class TableServer:
             Command.SET_LR: self._set_lr,
             Command.STATS: self._stats,
         }
-        self._at_once: dict[int, Callable[[Message, int, Table, int], Message | None]] = {
-            Command.PULL: self._pull_at_once,
-            Command.PUSH: self._push_at_once,
-            Command.PUSH_PULL: self._push_pull_at_once,
-        }
+        self._ranks = Ranks()
+        self._answers = Answers(office, self._buffers)
+        self._at_once = AtOnce(self.engine, self.desk, self._ranks, self._answers).commands
         Customer(TABLES_APP, 0, office, self._receive)
+        office.on_view.append(self._see)
         office.queries.offer("tables", self._facts)
 
     def close(self, *, drain: bool = True) -> None:
@@ -143,8 +165,20 @@ class TableServer:
         self.office.stop(f"a thread of this server ended: {type(error).__name__}: {error}")
 
     def _owns(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        owner: NDArray[np.bool_] = self._slots.owner[slot_of(keys)] == self.office.rank
+        owner: NDArray[np.bool_] = self.desk.slots.owner[slot_of(keys)] == self.office.rank
         return owner
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        """What the scheduler says has changed; called by the thread that drives the van."""
+        for node, life in new.fenced.items():
+            self.desk.windows.fence(node, life)
+        if new.map_version > old.map_version and self.follows_map:
+            self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
+
+    def learn_map(self, slots: SlotMap) -> None:
+        """Know a newer slot map; by the thread that drives the van, with no work on moved slots."""
+        self.desk.rank = self.office.rank
+        self.desk.learn(slots)
 
     def _facts(self) -> list[dict[str, Any]]:
         """What somebody outside the cluster is told of the tables."""
@@ -156,12 +190,17 @@ class TableServer:
         self._van_thread = threading.get_ident()
         meta = message.meta
         try:
+            stream = self.desk.admit(message)
+            if stream is None:
+                return
             if meta.key_list or (meta.body and "coded" in meta.body):
                 self._complete(message)
-            if not self._is_answered_at_once(message):
+            if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
+                stream.in_hand.add((meta.timestamp, meta.piece))
                 self._dispatch(message)
         except Exception as error:  # of a request that nobody can work on
-            self._send(message, self._error(message, error))
+            self.desk.let_go(meta)
+            self._give(self._error(message, error), message)
 
     def _is_answered_at_once(self, message: Message) -> bool:
         """Answer a short pull or push of one sparse table, if nothing is in its way.
@@ -181,10 +220,17 @@ class TableServer:
         try:
             answer = work(message, number, table, step)
         except Exception as error:
-            answer = self._error(message, error)
-        if answer is not None:
+            self._send(message, self._error(message, error))
+            return True
+        if answer is None:
+            return False
+        if self.keep_answer is None:  # what there is to remember is remembered
+            self._give(answer, message)
+            if self.desk.has_early:
+                self._go_on()
+        else:
             self._send(message, answer)
-        return answer is not None
+        return True
 
     def _dispatch(self, message: Message) -> None:
         """Work on `message` now, or have it worked on."""
@@ -212,7 +258,7 @@ class TableServer:
     def _cost(self, message: Message) -> int:
         """About how many floats a request moves."""
         command, meta = message.meta.cmd, message.meta
-        if command in _WITH_KEYS:
+        if command in WITH_KEYS:
             arrays, cost = iter(message.arrays), 0
             for _, table, _ in self._of(meta):
                 cost += table.cost(None if table.is_dense else next(arrays, None))
@@ -246,13 +292,37 @@ class TableServer:
         return error_answer(message.meta, error, self.office.node_id)
 
     def _send(self, message: Message, answer: Message) -> None:
+        """The work on a request is over: answer, now or when that is safe."""
+        if (
+            self.keep_answer is not None
+            and (message.meta.cmd not in READS or message.meta.flags & Flag.PUSH)
+            and self.keep_answer(message, answer)
+        ):
+            return
+        self.answer(message, answer)
+
+    def answer(self, message: Message, answer: Message) -> None:
+        """Answer a request for good; any thread."""
+        self.desk.settle(message, answer)
+        self._give(answer, message)
+        if self.desk.has_early:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Work on the ends of steps that waited for a push which has come now."""
+        for step in self.desk.released():
+            self._dispatch(step)
+
+    def _give(self, answer: Message, message: Message | None = None) -> None:
         try:
             try:
                 self.office.send(answer)
             except CodecError as error:  # too large for the van
+                if message is None:
+                    raise
                 self.office.send(error_answer(message.meta, error, self.office.node_id))
         except PsliteError as error:  # nobody can be told, and nobody else should suffer
-            log.warning("%s cannot answer %r: %s", self.office.name, message, error)
+            log.warning("%s cannot send %r: %s", self.office.name, answer, error)
 
     # -- what requests are about ------------------------------------------------------------
 
@@ -276,29 +346,31 @@ class TableServer:
         ((number, _, _),) = self._of(meta)
         return number
 
-    def _rank(self, meta: Meta) -> int:
-        """The rank of the worker that asks."""
-        rank = self._ranks.get(meta.sender)
-        if rank is None:
-            role, rank = role_and_rank(meta.sender)
-            if role is not Role.WORKER:
-                raise KVError(f"only workers push and pull tables, not a {role}")
-            self._ranks[meta.sender] = rank
-        return rank
-
     # -- commands ---------------------------------------------------------------------------
 
     def _define(self, message: Message) -> Answering:
-        spec = TableSpec.from_dict(message.meta.body)
+        self.find_or_define(TableSpec.from_dict(message.meta.body))
+        return Message(answer_to(message.meta))
+        yield
+
+    def find_or_define(self, spec: TableSpec) -> Table:
+        """Make a table, its kernels loaded, or find it.
+
+        Raises:
+            TableConflictError: the name, or its id, stands for another definition.
+        """
         identity = table_id(spec.name)
         if spec.name not in self.engine.numbers:
             self._rehearsal.play(spec.resolved(self.engine.default_mode, self.engine.seed))
         number = self.engine.define(spec)
-        known, _ = self._tables.setdefault(identity, (number, self.engine.table(number)))
+        known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
             raise TableConflictError(spec.name, "its id is that of another table; rename it")
-        return Message(answer_to(message.meta))
-        yield
+        return table
+
+    def table_of(self, identity: int) -> Table | None:
+        """The table of that id; None: it is not defined here."""
+        return self._tables.get(identity, _NO_TABLE)[1]
 
     def _pull(self, message: Message) -> Answering:
         meta = message.meta
@@ -308,72 +380,18 @@ class TableServer:
         create = bool(meta.body["create"])
         arrays = iter(message.arrays)
         values: list[NDArray[Any]] = []
-        empty = partial(self._empty, meta.sender)
+        empty = self._answers.empty_for(meta.sender)
         for _, table, _ in tables:
-            keys = None if table.is_dense else _next(arrays)
+            keys = None if is_whole(meta, table) else next_array(arrays)
             if keys is not None and meta.key_list:
                 table.remember(keys)
             values.append((yield from table.pulling(keys, create, empty)))
-        _end(arrays)
-        return Message(answer_to(meta, clocks=_clocks(tables)), values)
-
-    def _pull_at_once(
-        self, message: Message, number: int, table: Table, step: int
-    ) -> Message | None:
-        """The answer to a pull of one sparse table; None where it has to wait or to take turns."""
-        meta = message.meta
-        rank = self._rank(meta)
-        self.engine.progress.check_rank(rank)
-        if len(message.arrays) != 1 or not table.mode.may_pull(rank, step):
-            return None
-        (keys,) = message.arrays
-        if meta.key_list:
-            table.remember(keys)
-        values = table.pull_at_once(
-            keys, bool(meta.body["create"]), partial(self._empty, meta.sender)
-        )
-        if values is None:
-            return None
-        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)), [values])
-
-    def _push_at_once(
-        self, message: Message, number: int, table: Table, step: int
-    ) -> Message | None:
-        """The answer to a push to one sparse table; None where it has to take turns."""
-        meta, arrays = message.meta, message.arrays
-        if len(arrays) != 2:
-            return None
-        body = meta.body or _NO_BODY
-        clocks = self.engine.push_at_once(
-            self._rank(meta),
-            step,
-            (number, arrays[0], arrays[1]),
-            float(body.get("weight", 1.0)),
-            bool(body.get("rest", False)),
-        )
-        if clocks is None:
-            return None
-        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)))
-
-    def _push_pull_at_once(
-        self, message: Message, number: int, table: Table, step: int
-    ) -> Message | None:
-        """The answer to a push and a pull; where the pull has to wait, that alone is left of it."""
-        if self._push_at_once(message, number, table, step) is None:
-            return None
-        _leave_pull(message, [False])
-        return self._pull_at_once(message, number, table, step)
-
-    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
-        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
-        if shape[0] * shape[1] < POOLED:
-            return np.empty(shape, kind)
-        made = self.office.van.empty(node, shape, kind)
-        return self._buffers.empty(shape, kind) if made.base is None else made
+        no_more(arrays)
+        return Message(answer_to(meta, clocks=clocks_of(tables)), values)
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
-        rank = self._rank(message.meta)
+        rank = self._ranks.of(message.meta)
         self.engine.progress.check_rank(rank)
         if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
             return False
@@ -383,12 +401,13 @@ class TableServer:
             self._held.append(message)
             return True
 
-    def _answer_held(self) -> None:
+    def answer_held(self) -> None:
         """A clock has advanced: let those go on that may."""
         with self._holding:
             held, self._held = self._held, []
         for message in held:
-            self._dispatch(message)
+            if self.desk.is_served(message):
+                self._dispatch(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta
@@ -398,47 +417,50 @@ class TableServer:
             raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
         body = meta.body or {}
         yield from self.engine.pushing(
-            self._rank(meta),
+            self._ranks.of(meta),
             clocks.pop() if clocks else 0,
-            _writes(message, tables),
+            self.desk.left_of(meta, writes_of(message, tables)),
             float(body.get("weight", 1.0)),
             bool(body.get("rest", False)),
+            meta,
         )
-        return Message(answer_to(meta, clocks=_clocks(tables)))
+        self.desk.note_push(message)
+        return Message(answer_to(meta, clocks=clocks_of(tables)))
 
     def _push_pull(self, message: Message) -> Answering:
         yield from self._push(message)
-        _leave_pull(message, [table.is_dense for _, table, _ in self._of(message.meta)])
+        leave_pull(message, self._of(message.meta))
         return (yield from self._pull(message))
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
         try:
-            yield from self.engine.stepping(self._rank(meta), int(meta.body["clock"]))
+            yield from self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
         finally:  # where a round failed, too, others go on
-            self._answer_held()
+            self.answer_held()
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
         self.lists.forget(message.meta.sender)
         try:
-            yield from self.engine.finishing(self._rank(message.meta))
+            yield from self.engine.finishing(self._ranks.of(message.meta))
         finally:
-            self._answer_held()
+            self.answer_held()
         return Message(answer_to(message.meta))
 
     def _assign(self, message: Message) -> Answering:
-        for write in _writes(message, self._of(message.meta)):
+        writes = writes_of(message, self._of(message.meta))
+        for write in self.desk.left_of(message.meta, writes):
             yield from self.engine.assigning(*write)
         return Message(answer_to(message.meta))
 
     def _delete(self, message: Message) -> Answering:
         (keys,) = message.arrays
         count = yield from self.engine.deleting(self._one(message.meta), keys)
-        return _counted(message.meta, count)
+        return counted(message.meta, count)
 
     def _size(self, message: Message) -> Answering:
-        return _counted(message.meta, self.engine.size(self._one(message.meta)))
+        return counted(message.meta, self.engine.size(self._one(message.meta)))
         yield
 
     def _scan(self, message: Message) -> Answering:
@@ -456,41 +478,3 @@ class TableServer:
     def _stats(self, message: Message) -> Answering:
         return Message(answer_to(message.meta, body=self.engine.stats(self._one(message.meta))))
         yield
-
-
-def _clocks(tables: Sequence[tuple[int, Table, int]]) -> tuple[tuple[int, int, tuple[()]], ...]:
-    """The tables' clocks, for an answer."""
-    return tuple((table.id, table.mode.clock, ()) for _, table, _ in tables)
-
-
-def _leave_pull(message: Message, is_dense: Sequence[bool]) -> None:
-    """Make a pull of a push and pull whose push is done."""
-    places = key_places(is_dense, has_values=True)
-    message.arrays = [message.arrays[place] for place in places]
-    message.meta.cmd, message.meta.body = Command.PULL, _CREATING
-
-
-def _writes(message: Message, tables: Sequence[tuple[int, Table, int]]) -> list[Write]:
-    """Table, keys and values of each table of a push or assignment."""
-    arrays = iter(message.arrays)
-    writes: list[Write] = [
-        (number, None if table.is_dense else _next(arrays), _next(arrays))
-        for number, table, _ in tables
-    ]
-    _end(arrays)
-    return writes
-
-
-def _next(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
-    for array in arrays:
-        return array
-    raise KVError("a request has fewer arrays than its tables need")
-
-
-def _end(arrays: Iterator[NDArray[Any]]) -> None:
-    for _ in arrays:
-        raise KVError("a request has more arrays than its tables need")
-
-
-def _counted(meta: Meta, count: int) -> Message:
-    return Message(answer_to(meta, body={"count": count}))

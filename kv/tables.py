@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kv.cutting import cut_blocks
-from kv.dense import shares_of
+from kv.cutting import Cut, cut_blocks
+from kv.dense import BlockShare, shares_of
 from kv.errors import KVError
 from kv.kernels.jit import frozen
 from kv.keylist import KeyList, as_values, checked_out
@@ -158,8 +158,24 @@ class RemoteDenseTable(Table):
 
     def __init__(self, worker: RemoteWorker, spec: TableSpec) -> None:
         super().__init__(worker, spec)
-        self.shares = shares_of(spec, worker.slots)
-        self.cut = cut_blocks(self.shares, spec.dim)
+        self._slots = worker.slots
+        self._shares = shares_of(spec, worker.slots)
+        self._cut = cut_blocks(self._shares, spec.dim)
+
+    @property
+    def shares(self) -> Sequence[BlockShare]:
+        """The blocks of each server, by rank."""
+        if self._slots is not self.worker.slots:
+            self._slots = self.worker.slots
+            self._shares = shares_of(self.spec, self._slots)
+            self._cut = cut_blocks(self._shares, self.spec.dim)
+        return self._shares
+
+    @property
+    def cut(self) -> Cut:
+        """By server."""
+        assert self.shares  # as they are now
+        return self._cut
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -180,7 +180,7 @@ class KVWorker:
                     cmd=cmd,
                     priority=priority,
                 )
-                self.office.send(Message(meta, part.arrays()))
+                self._customer.send(Message(meta, part.arrays()))
         return timestamp
 
     def wait(self, timestamp: int, timeout: float | None = None) -> KVPairs | None:

@@ -1,10 +1,27 @@
-"""Who is in the cluster: roles, ids, groups, registration, barriers, requests, goodbyes.
+"""Who is in the cluster: roles, ids, groups, registration, lives and deaths, barriers, requests.
 
-node         roles, ids, groups, the node table's entries
-membership   the scheduler's book of nodes (pure)
-barrier      barriers as sets of senders (pure)
-scheduler    control messages in, replies out (pure)
-customer     numbered requests and their answers
-postoffice   a node: the above on a van
+    node             roles, ids, groups, the node table's entries
+    view             what a node knows of the cluster
+    shape, config    what it is told before
+
+A node:
+    exchange         messages to and from customers, and past former selves
+    postoffice       the above, and what ties a node to its scheduler
+    attending, pulse, repeats    its barriers, heartbeats, and what it says again (pure)
+    customer         numbered requests and their answers
+    queries, observer            questions from outside
+
+The scheduler:
+    gathering        registrations until all have come (pure)
+    membership       the book of nodes: seats, lives, fences, goodbyes (pure)
+    failure          what a death means (pure)
+    liveness         who was heard when (pure)
+    barrier, barrier_desk        barriers as sets of senders (pure)
+    scheduler        control messages in, replies out (pure)
+    scheduler_app    what else is decided there
+    books, journal, keeping      what another scheduler needs to go on (pure; a file; both joined)
+    etcd             the same in etcd, where standbys wait
+    head             the scheduler's node
+
 errors
 """

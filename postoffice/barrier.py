@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from postoffice.node import Group, node_name
+from postoffice.node import Group
 
 Place = tuple[int, str]
 """Group and name of a barrier."""
@@ -28,6 +28,7 @@ class Barriers:
 
     def __init__(self) -> None:
         self._barriers: dict[Place, _Barrier] = {}
+        self.passes = 0  # of all barriers together
 
     def arrive(
         self, sender: int, group: Group, name: str, count: int, members: Set[int]
@@ -44,13 +45,28 @@ class Barriers:
         barrier = self._barriers.get((int(group), name))
         return self._release(barrier, members) if barrier is not None and barrier.come else []
 
-    @staticmethod
-    def _release(barrier: _Barrier, members: Set[int]) -> list[int]:
+    def forget(self, node: int) -> None:
+        """A node is dead: if it comes back it has to come again."""
+        for barrier in self._barriers.values():
+            barrier.come.discard(node)
+
+    def counts(self) -> list[tuple[int, str, int]]:
+        """Group, name and how often it has been passed, of each barrier that was."""
+        return [(g, name, b.count) for (g, name), b in self._barriers.items() if b.count]
+
+    def restore(self, counts: list[tuple[int, str, int]]) -> None:
+        """Go on from the `counts` of another; who waits will say so again."""
+        for group, name, count in counts:
+            self._barriers[(group, name)] = _Barrier(count)
+            self.passes += count
+
+    def _release(self, barrier: _Barrier, members: Set[int]) -> list[int]:
         if not members <= barrier.come:
             return []
         released = sorted(barrier.come)
         barrier.come.clear()
         barrier.count += 1
+        self.passes += 1
         return released
 
     def passed(self, group: Group, name: str) -> int:
@@ -62,11 +78,10 @@ class Barriers:
         """The barriers at which somebody waits."""
         return [(Group(g), name) for (g, name), b in self._barriers.items() if b.come]
 
-    def waits_for(self, group: Group, name: str, members: Set[int]) -> str:
-        """For people: who has not come."""
+    def missing(self, group: Group, name: str, members: Set[int]) -> list[int]:
+        """Who has not come."""
         barrier = self._barriers.get((int(group), name))
-        missing = members - (barrier.come if barrier else set())
-        return ", ".join(node_name(node) for node in sorted(missing))
+        return sorted(members - (barrier.come if barrier else set()))
 
     def validate(self) -> None:
         """Check that the book is consistent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from postoffice.failure import FailurePolicy, ServerFailure, WorkerFailure
 from van.errors import ConfigError
 from van.quantities import Seconds
 
@@ -21,25 +22,71 @@ class ClusterConfig:
 
     servers: int = 1  # server processes, 1 to 1024
     workers: int = 1  # worker processes, at least 1
+    replicas: int = 0  # copies of each row on other servers, 0 or 1; 1 needs two servers
     dispatchers: int = 0  # processes between workers and servers; only 0 so far
     scheduler: str = "127.0.0.1:0"  # where the scheduler listens, HOST:PORT; port 0: any free one
     host: str = "127.0.0.1"  # where the other nodes listen and are reached
+    bind: str = ""  # where nodes listen, if elsewhere: 0.0.0.0 is every address of the machine
+    advertise: str = ""  # host by which others reach the other nodes of this machine; empty: host
     transport: Literal["tcp"] = "tcp"  # how messages travel between nodes
     start_timeout: Seconds = 60.0  # for all nodes to find each other; then the job ends
-    on_worker_failure: str = "stop"  # stop: the first node that fails ends the job
+    heartbeat_interval: Seconds = 1.0  # how often a node says that it lives
+    heartbeat_timeout: Seconds = 10.0  # a node silent for so long is dead, 1s or more; 0: never
+    scheduler_timeout: Seconds = 60.0  # how long the others bear the scheduler's silence; 0: ever
+    on_worker_failure: WorkerFailure = "stop"  # the job ends, goes on without it, or awaits it
+    on_server_failure: ServerFailure = "stop"  # the same where no other server has its rows
+    restart_timeout: Seconds = 60.0  # for an awaited node to come back; then the job ends
+    journal: str = ""  # file from which a scheduler started again goes on; empty: none
+    etcd: str = ""  # the same in etcd, http://HOST:PORT, where standbys wait; empty: none
 
     def __post_init__(self) -> None:
         split_address(self.scheduler)
         _check("servers", 1 <= self.servers <= MAX_SERVERS, self.servers, f"1 to {MAX_SERVERS}")
         _check("workers", self.workers >= 1, self.workers, "1 or more")
         _check("host", bool(self.host), self.host, "a host name or address")
+        is_place = self.advertise not in ("0.0.0.0", "::", "*")
+        _check("advertise", is_place, self.advertise, "a host others reach; use bind to listen")
         _check("start_timeout", self.start_timeout > 0, self.start_timeout, "more than 0s")
+        _check("replicas", self.replicas in (0, 1), self.replicas, "0 or 1")
+        if self.replicas and self.servers < 2:
+            raise _error("replicas", "a copy lies on another server: use [cluster] servers = 2")
         if self.dispatchers != 0:
             raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
-        if self.on_worker_failure != "stop":
-            is_later = self.on_worker_failure in ("continue", "restart")
-            why = "not supported yet" if is_later else "unknown"
-            raise _error("on_worker_failure", f"{self.on_worker_failure!r} is {why}; use stop")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        interval, timeout = self.heartbeat_interval, self.heartbeat_timeout
+        _check("heartbeat_interval", interval > 0, interval, "more than 0s")
+        least = max(1.0, 2 * interval)
+        _check(
+            "heartbeat_timeout",
+            timeout == 0 or timeout >= least,
+            f"{timeout:g}s",
+            f"0s, or {least:g}s or more (two heartbeats of {interval:g}s)",
+        )
+        for key in ("scheduler_timeout", "restart_timeout"):
+            value = getattr(self, key)
+            _check(key, value >= 0, value, "0s or more")
+
+    @property
+    def failures(self) -> FailurePolicy:
+        """What the death of a node means."""
+        return FailurePolicy(
+            on_worker=self.on_worker_failure,
+            on_server=self.on_server_failure,
+            restart_timeout=self.restart_timeout,
+        )
+
+    @property
+    def advertised_host(self) -> str:
+        """Where servers and workers of this machine are reached."""
+        return self.advertise or self.host
+
+    def listening_host(self, reached_at: str) -> str:
+        """Where a node listens that others reach at the host `reached_at`."""
+        if self.bind:
+            return self.bind
+        return self.host if reached_at == self.advertise else reached_at
 
     @property
     def scheduler_host(self) -> str:

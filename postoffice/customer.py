@@ -3,6 +3,9 @@
 A request is one message to each of some nodes, or several that are cut finer than by node: those
 carry consecutive timestamps, the first of which is the request's name.
 
+A message is kept until it is answered, and sent again when that takes too long
+(`postoffice.resending`); an answer may also say that it is held, or that others are to be asked.
+
 Source: ps-lite, include/ps/internal/customer.h. Here a request ends with the error that a
 handler raised on the other side, and a finished one is forgotten.
 """
@@ -10,19 +13,30 @@ handler raised on the other side, and a finished one is forgotten.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from postoffice.errors import PostofficeError, RequestTimeoutError
+from postoffice.errors import DeadNodeError, PostofficeError, RequestTimeoutError
 from postoffice.node import node_name
-from van.errors import PsliteError
-from van.message import Message
+from postoffice.resending import Place, Resend, Resending
+from postoffice.view import ClusterView
+from van.errors import PsliteError, UnreachablePeerError, VanError
+from van.message import Kind, Message
 
 if TYPE_CHECKING:
     from postoffice.postoffice import Postoffice
 
+log = logging.getLogger(__name__)
+
 _REMEMBERED = 1024  # requests whose number of answers is still known when they are done
+WINDOW = 1024  # timestamps that may lie between the oldest unanswered request and a new one
+_HINT = (
+    "nobody has taken over what it had: [cluster] replicas = 1 keeps a copy of each server, "
+    "on_server_failure = restart waits for one that is started again"
+)
+_OK, _ERROR = Kind.OK, Kind.ERROR
 
 Finish = Callable[[list[Message]], Any]
 """Makes a request's result of its answers."""
@@ -31,11 +45,14 @@ Finish = Callable[[list[Message]], Any]
 Take = Callable[[Message], bool]
 """Takes an answer as it comes, errors too; False: it has asked again, the answer does not count."""
 
+Recut = Callable[[Message], bool]
+"""Asks others in the place of a message's recipient; False: it is not known yet whom."""
+
 
 class _Request:
     """What is known of a request that is not forgotten.
 
-    `waiting_for` holds (timestamp, node) of each answer that is still to come.
+    `waiting_for` holds the place of each answer that is still to come, with the message that asks.
     """
 
     __slots__ = (
@@ -48,6 +65,7 @@ class _Request:
         "is_done",
         "is_quiet",
         "parts",
+        "recut",
         "result",
         "take",
         "waiting_for",
@@ -58,11 +76,13 @@ class _Request:
         finish: Finish | None,
         callback: Callable[[], None] | None,
         take: Take | None,
+        recut: Recut | None,
         is_quiet: bool,
     ) -> None:
-        self.waiting_for: set[tuple[int, int]] = set()
+        self.waiting_for: dict[Place, Message | None] = {}
         self.first, self.parts, self.expected = 0, 1, 0
-        self.finish, self.callback, self.take, self.is_quiet = finish, callback, take, is_quiet
+        self.finish, self.callback, self.is_quiet = finish, callback, is_quiet
+        self.take, self.recut = take, recut
         self.answers: list[Message] = []
         self.error: BaseException | None = None
         self.result: Any = None
@@ -70,7 +90,7 @@ class _Request:
 
     def silent_nodes(self) -> list[int]:
         """The nodes that have not answered, or not all of it."""
-        return sorted({node for _, node in self.waiting_for})
+        return sorted({node for _, node, _ in list(self.waiting_for)})
 
     def describe(self) -> str:
         """What it waits for."""
@@ -105,6 +125,8 @@ class Customer:
         self._requests: dict[int, _Request] = {}  # by their first timestamps, until forgotten
         self._open: dict[int, _Request] = {}  # by each timestamp, until done; oldest first
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
+        self.resending = Resending(Resend())
+        self._dead: dict[int, float] = {}  # nodes that others may take over from, until when
         postoffice.add_customer(self)
 
     def new_request(
@@ -114,6 +136,7 @@ class Customer:
         callback: Callable[[], None] | None = None,
         *,
         take: Take | None = None,
+        recut: Recut | None = None,
         cuts: Sequence[int] | None = None,
         is_quiet: bool = False,
     ) -> int:
@@ -125,23 +148,26 @@ class Customer:
                 request's result.
             callback: called when the request is done without error.
             take: called with each answer as it comes; `finish` then gets none.
+            recut: called with a message whose recipient is dead or not the owner any more.
             cuts: for each message how far its timestamp lies behind the first; None: all have one.
             is_quiet: neither `wait_all` nor `raise_failed` cares for it.
         Returns:
             The (first) timestamp.
+        Raises:
+            ClusterStoppedError: the cluster ended while too many requests had no answer.
         """
-        request = _Request(finish, callback, take, is_quiet)
+        request = _Request(finish, callback, take, recut, is_quiet)
         with self._lock:
             request.first = first = self._next
             if len(recipients) == 1 and (cuts is None or cuts[0] == 0):
-                request.waiting_for = {(first, recipients[0])}
+                request.waiting_for = {(first, recipients[0], 1): None}
                 request.expected = 1
             elif cuts is None:
-                request.waiting_for = {(first, node) for node in recipients}
+                request.waiting_for = {(first, node, 1): None for node in recipients}
                 request.expected = len(recipients)
             else:
                 request.waiting_for = {
-                    (first + cut, node) for cut, node in zip(cuts, recipients, strict=True)
+                    (first + cut, node, 1): None for cut, node in zip(cuts, recipients, strict=True)
                 }
                 request.expected = len(set(recipients))
                 request.parts = 1 + max(cuts, default=0)
@@ -149,9 +175,47 @@ class Customer:
             self._requests[first] = self._open[first] = request
             for timestamp in range(first + 1, self._next):
                 self._open[timestamp] = request
+            oldest = next(iter(self._open))
+        if self._next - oldest > WINDOW:
+            self._wait_for_room(request)
         if not request.waiting_for:
             self._complete(request)
         return first
+
+    def _wait_for_room(self, request: _Request) -> None:
+        """Wait before a request is sent: what receivers remember of unanswered ones has a bound."""
+        last = request.first + request.parts
+
+        def name() -> str:
+            oldest = self._open.get(self.oldest)
+            return "room for more requests" if oldest is None else oldest.describe()
+
+        with self.sending(request.first):
+            self.postoffice.wait(lambda: last - self.oldest <= WINDOW, what=name)
+
+    def send(self, message: Message) -> None:
+        """Send a message of a request; it goes again until it is answered.
+
+        A second one in the place of the first, the same in timestamp, recipient and piece, is what
+        goes from then on. Its arrays must not change before the answer.
+
+        Raises:
+            UnreachablePeerError, ClusterStoppedError: see `Postoffice.send`.
+        """
+        meta = message.meta
+        request = self._open.get(meta.timestamp)
+        if request is not None:
+            request.waiting_for[meta.timestamp, meta.recipient, meta.piece or 1] = message
+        try:
+            self.postoffice.send(message)
+        except DeadNodeError:
+            if request is None or meta.recipient not in self._dead:
+                raise
+            # It died while the request was made: ask who has taken over, or wait for somebody.
+            self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
+        except UnreachablePeerError:
+            if request is None or meta.recipient in self.postoffice.nodes:
+                raise  # else the map was quicker than the news of who has come: it is sent again
 
     @contextlib.contextmanager
     def sending(self, timestamp: int) -> Iterator[None]:
@@ -171,8 +235,9 @@ class Customer:
 
     def _close(self, request: _Request) -> None:
         self._open.pop(request.first, None)
-        for timestamp in range(request.first + 1, request.first + request.parts):
-            self._open.pop(timestamp, None)
+        if request.parts > 1:
+            for timestamp in range(request.first + 1, request.first + request.parts):
+                self._open.pop(timestamp, None)
 
     @property
     def oldest(self) -> int:
@@ -189,6 +254,10 @@ class Customer:
             return self._answered.get(timestamp, 0)
         return request.expected - len(request.silent_nodes())
 
+    def is_open(self, timestamp: int) -> bool:
+        """Whether an answer to this very timestamp, which a piece may have, is to come."""
+        return timestamp in self._open
+
     def is_done(self, timestamp: int) -> bool:
         """Whether `wait` would return, or raise, at once."""
         request = self._requests.get(timestamp)
@@ -198,8 +267,11 @@ class Customer:
         """Note an answer; repeats and answers to forgotten requests change nothing."""
         meta = message.meta
         request = self._open.get(meta.timestamp)
-        place = (meta.timestamp, meta.sender)
+        place = (meta.timestamp, meta.sender, meta.piece or 1)
         if request is None or place not in request.waiting_for:
+            return
+        if meta.kind != _OK and meta.kind != _ERROR and meta.error is None:
+            self._take_delay(request, place, meta.kind)
             return
         if request.take is None:
             request.answers.append(message)
@@ -212,9 +284,126 @@ class Customer:
         if meta.error is not None and request.error is None:
             kind, text, node = meta.error
             request.error = self._make_error(node_name(node or meta.sender), kind, text)
-        request.waiting_for.discard(place)
+        self._settle(request, place)
+
+    def _settle(self, request: _Request, place: Place) -> None:
+        """Nothing more is expected in that place."""
+        request.waiting_for.pop(place, None)
         if not request.waiting_for:
             self._complete(request)
+
+    # -- what has no answer yet ---------------------------------------------------------------
+
+    def _take_delay(self, request: _Request, place: Place, kind: Kind) -> None:
+        """An answer that settles nothing: it is held, or others or later is better."""
+        now = self.postoffice.van.now()
+        if kind == Kind.HELD:
+            self.resending.hold(place, now)
+        elif kind != Kind.WRONG_OWNER or not self._ask_others(request, place):
+            self.resending.retry(place, now)
+
+    def _ask_others(self, request: _Request, place: Place) -> bool:
+        """Ask others in the place of who was asked; False where nobody is known."""
+        message = request.waiting_for.get(place)
+        if message is None or request.recut is None:
+            return False
+        try:
+            if not request.recut(message):
+                return False
+        except Exception as error:  # raised where the request is waited for
+            request.error = request.error or error
+        self._settle(request, place)
+        return True
+
+    def unanswered(self) -> list[tuple[Place, Message]]:
+        """The messages that are sent and not answered, oldest request first. Any thread."""
+        if not self._open:
+            return []
+        with self._lock:
+            requests = dict.fromkeys(self._open.values())
+        return [
+            (place, message)
+            for request in requests
+            for place, message in list(request.waiting_for.items())
+            if message is not None
+        ]
+
+    def due(self, now: float) -> list[Message]:
+        """What is to be sent again at `now`."""
+        due = self.resending.due(self.unanswered(), now)
+        if due:
+            oldest = self.oldest
+            for message in due:
+                message.meta.oldest = max(message.meta.oldest, oldest)
+        return due
+
+    def send_again(self, now: float) -> None:
+        """Send what is due; by the thread that drives the van, from time to time."""
+        if self._dead:
+            self._fail_dead(now)
+        for message in self.due(now):
+            self.postoffice.counts["sent again"] += 1
+            if self._has_left(message):  # while the request was made; others have what it had
+                continue
+            try:
+                self.postoffice.send(message)
+            except (PostofficeError, VanError) as error:  # no room, or nobody there: later
+                log.debug("%r is not sent again now: %s", message, error)
+
+    def _has_left(self, message: Message) -> bool:
+        """Whether a message's recipient has left, and others were asked in its place."""
+        meta = message.meta
+        request = self._open.get(meta.timestamp)
+        if request is None or meta.recipient not in self.postoffice.view.gone:
+            return False
+        return self._ask_others(request, (meta.timestamp, meta.recipient, meta.piece or 1))
+
+    def hurry(self, now: float) -> None:
+        """Others live now than before: whatever has no answer is due."""
+        self.resending.hurry(now)
+
+    def see(self, old: ClusterView, new: ClusterView, patience: Callable[[int], float]) -> None:
+        """Others live, or own something, than before; by the thread that drives the van.
+
+        What was asked of a node that is dead is asked of whom else has it, as soon as that is
+        known, or of its next life.
+
+        Args:
+            patience: seconds to wait for either, of a node id; after that its requests fail.
+        """
+        now = self.postoffice.van.now()
+        for node in new.dead - old.dead:
+            self._dead[node] = now + patience(node)
+        for node in [node for node in self._dead if node in new.nodes]:
+            del self._dead[node]
+        if new.map_version > old.map_version:
+            for node in self._dead:
+                self._leave(node)
+        for node in new.gone - old.gone:  # what it had others have, and it hears no more
+            self.excuse(node)
+        self.hurry(now)
+        self._fail_dead(now)
+
+    def _fail_dead(self, now: float) -> None:
+        """Nobody has taken over in time."""
+        for node in [node for node, end in self._dead.items() if end <= now]:
+            del self._dead[node]
+            self._leave(node, DeadNodeError(node, node_name(node), _HINT))
+
+    def excuse(self, node: int) -> None:
+        """Expect nothing more of a node: it has left, and had what it needed."""
+        self._leave(node, None, is_excused=True)
+
+    def _leave(self, node: int, error: PsliteError | None = None, is_excused: bool = False) -> None:
+        """Ask others what was asked of `node`, or end that with `error`."""
+        with self._lock:
+            requests = dict.fromkeys(self._open.values())
+        for request in requests:
+            for place in [place for place in list(request.waiting_for) if place[1] == node]:
+                if not self._ask_others(request, place):
+                    request.error = request.error or error
+                    if is_excused or error is not None:
+                        self._settle(request, place)
 
     def _complete(self, request: _Request) -> None:
         if request.error is None:
@@ -265,8 +454,9 @@ class Customer:
                 f"request {timestamp} of app {self.app} has no answer from {names} "
                 f"after {timeout} s"
             )
-        with self._lock:
-            self._note_end(request)
+        if timestamp in self._requests:  # most were forgotten when they were done
+            with self._lock:
+                self._note_end(request)
         if request.error is not None:
             raise request.error
         return request.result

@@ -1,19 +1,25 @@
-"""Who has come, who is missing, who has gone: the scheduler's book, without sockets or clock.
+"""Who is in the cluster, who is dead, who has gone: the scheduler's book, without sockets or clock.
 
-Ranks: a node that asks for a rank gets it when it is free; the others are numbered in the order
-of their addresses, so that the same addresses get the same ranks whatever the order of arrival.
+A node's *seat* is its role and rank. When the node dies its life is fenced, and another process may
+take the seat: the same id with a larger incarnation, which the scheduler gives. Each change raises
+the epoch.
 
-Source: ps-lite, src/van.cc (ProcessAddNodeCommandAtScheduler), whose sort is no strict order.
+Source: ps-lite, src/van.cc (ProcessAddNodeCommandAtScheduler, the recovery branch); there the
+former self of a node is not fenced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Literal
 
 from postoffice.errors import RegistrationError
-from postoffice.node import Group, Node, Role, node_name
+from postoffice.failure import FailurePolicy, Verdict
+from postoffice.gathering import Gathering, Registration
+from postoffice.node import SCHEDULER_ID, Group, Node, Role, node_id, node_name, role_and_rank
+from postoffice.view import ClusterView
 
 
 class Phase(Enum):
@@ -26,13 +32,11 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """What a node says when it comes."""
+class Change:
+    """Something that has happened to a node, for those who must act on it."""
 
-    role: Role
-    rank: int | None  # the rank it would like
-    address: str
-    incarnation: int
+    kind: Literal["joined", "died", "left"]
+    node: Node
 
 
 class Membership:
@@ -40,128 +44,287 @@ class Membership:
 
     Args:
         expected: how many nodes of each role make the cluster complete.
-        scheduler: the scheduler's own entry.
+        scheduler: the scheduler's own entry; incarnations of others are larger than its own.
+        policy: what follows from a death.
+
+    Attributes:
+        nodes: by id, as in `ClusterView`: those who have gone stay, those who are dead do not.
+        awaited: seats of dead nodes that somebody restarts; by id, since when.
+        deaths: by id, why the node of a seat that nobody has is dead.
+        lives: by id, how many nodes have had that seat.
+        changes: what has happened since the caller last emptied it.
+        is_covered: whether a server's slots have a living backup.
+        may_grow: whether a new rank of a role may be made.
     """
 
-    def __init__(self, expected: Mapping[Role, int], scheduler: Node) -> None:
+    def __init__(
+        self, expected: Mapping[Role, int], scheduler: Node, policy: FailurePolicy | None = None
+    ) -> None:
         self.expected = {role: count for role, count in expected.items() if count}
+        self.policy = policy or FailurePolicy()
         self.phase = Phase.GATHERING
         self.epoch = 0
         self.nodes: dict[int, Node] = {scheduler.id: scheduler}
         self.gone: set[int] = set()
+        self.fenced: dict[int, int] = {}
+        self.awaited: dict[int, float] = {}
+        self.deaths: dict[int, str] = {}
+        self.lives: dict[int, int] = {}
         self.failure: str | None = None
-        self._waiting: dict[tuple[str, int], Registration] = {}
+        self.changes: list[Change] = []
+        self.is_covered: Callable[[int], bool] = lambda node: False
+        self.may_grow: Callable[[Role], bool] = lambda role: False
+        self.last_incarnation = scheduler.incarnation
+        self._nonces: dict[int, int] = {}
+        self._gathering = Gathering(self.expected)
 
-    def register(self, request: Registration) -> bool:
-        """Note a node; True when this makes the cluster complete.
+    # -- coming -----------------------------------------------------------------------------
+
+    def register(self, request: Registration, now: float = 0.0) -> bool:
+        """Note a node; True when the table of nodes changes because of it.
 
         Raises:
             RegistrationError: there is no room for it; the text says what to do.
         """
-        identity = (request.address, request.incarnation)
-        if identity in self._waiting:
+        if self.node_of(request.address, request.nonce) is not None:
             return False  # a repeat
-        if self.phase is not Phase.GATHERING:
-            raise RegistrationError(
-                f"a {request.role} at {request.address} comes too late: the cluster is "
-                f"{self.phase.value}; start it before the others or raise [cluster] "
-                f"{request.role}s"
-            )
-        present = [r for r in self._waiting.values() if r.role is request.role]
-        wanted = self.expected.get(request.role, 0)
-        if len(present) >= wanted:
-            raise RegistrationError(
-                f"a {request.role} at {request.address} is one too many: [cluster] "
-                f"{request.role}s = {wanted}"
-            )
-        self._check_rank(request, present, wanted)
-        self._waiting[identity] = request
-        if any(self.missing().values()):
+        if self.phase is Phase.GATHERING:
+            if self._gathering.register(request, now):
+                for rank, guest in self._gathering.seats():
+                    self._seat(rank, guest)
+                self.phase = Phase.RUNNING
+                self.epoch += 1
+                return True
             return False
-        self._seat_all()
+        if self.phase is not Phase.RUNNING:
+            raise self._too_late(request)
+        rank = self._rank_for(request)
+        seat = node_id(request.role, rank)
+        if seat in self.nodes:
+            self._bury(seat, f"another process took its place, {request.address}")
+        self._seat(rank, request)
+        self.epoch += 1
         return True
 
-    @staticmethod
-    def _check_rank(request: Registration, present: list[Registration], wanted: int) -> None:
+    def _rank_for(self, request: Registration) -> int:
+        """The seat of one that comes when the cluster runs."""
+        role, ranks = request.role, self.seats(request.role)
+        new = len(ranks)
         if request.rank is None:
-            return
-        if not 0 <= request.rank < wanted:
-            raise RegistrationError(
-                f"a {request.role} asks for rank {request.rank}, but there are {wanted}: 0 to "
-                f"{wanted - 1}"
-            )
-        for other in present:
-            if other.rank == request.rank:
-                raise RegistrationError(
-                    f"two {request.role}s ask for rank {request.rank}: {other.address} and "
-                    f"{request.address}; is the program started twice?"
-                )
+            empty = [rank for rank in ranks if node_id(role, rank) not in self.nodes]
+            if empty:
+                return empty[0]
+        elif 0 <= request.rank < new:
+            seat = node_id(role, request.rank)
+            if seat not in self.nodes:
+                return request.rank
+            if seat not in self.gone and self.policy.may_return(role):
+                return request.rank
+            raise self._too_late(request)
+        if request.rank in (None, new) and self.may_grow(role):
+            return new
+        raise self._too_late(request)
 
-    def _seat_all(self) -> None:
-        for role, count in self.expected.items():
-            requests = [r for r in self._waiting.values() if r.role is role]
-            seats = {r.rank: r for r in requests if r.rank is not None}
-            others = sorted((r for r in requests if r.rank is None), key=lambda r: r.address)
-            free = (rank for rank in range(count) if rank not in seats)
-            seats.update(dict(zip(free, others, strict=True)))
-            for rank, request in seats.items():
-                assert rank is not None
-                node = Node(role, rank, request.address, request.incarnation)
-                self.nodes[node.id] = node
-        self.phase = Phase.RUNNING
-        self.epoch += 1
+    def _too_late(self, request: Registration) -> RegistrationError:
+        return RegistrationError(
+            f"{request} comes too late: the cluster is {self.phase.value}; start it before the "
+            f"others or raise [cluster] {request.role}s"
+        )
 
-    def node_of(self, address: str, incarnation: int) -> Node | None:
+    def _seat(self, rank: int, request: Registration) -> None:
+        self.last_incarnation = max(self.last_incarnation, request.incarnation)
+        if not request.incarnation:
+            self.last_incarnation += 1
+        incarnation = request.incarnation or self.last_incarnation
+        node = Node(request.role, rank, request.address, incarnation)
+        self.nodes[node.id] = node
+        self._nonces[node.id] = request.nonce
+        self.lives[node.id] = self.lives.get(node.id, 0) + 1
+        self.awaited.pop(node.id, None)
+        self.deaths.pop(node.id, None)
+        self.changes.append(Change("joined", node))
+
+    def adopt(self, node: Node, epoch: int, now: float) -> bool:
+        """Take in a node of a cluster that has lost its scheduler, with its id and incarnation.
+
+        True when this makes the cluster complete again.
+        """
+        if self.phase is not Phase.GATHERING:
+            return False
+        self.epoch = max(self.epoch, epoch)
+        request = Registration(node.role, node.rank, node.address, 0, node.incarnation)
+        return self.register(request, now)
+
+    def node_of(self, address: str, nonce: int) -> Node | None:
         """The entry of a registered node, by what it said."""
         for node in self.nodes.values():
-            if (node.address, node.incarnation) == (address, incarnation):
+            if node.address == address and self._nonces.get(node.id) == nonce:
                 return node
         return None
 
+    def nonce_of(self, node: int) -> int:
+        """What a node said to be told from others."""
+        return self._nonces.get(node, 0)
+
     def waiting_addresses(self) -> list[str]:
         """Where the nodes listen that have registered."""
-        return [address for address, _ in self._waiting]
+        return self._gathering.addresses()
+
+    def forget_silent(self, now: float) -> list[Registration]:
+        """Those who registered and ended before all had come."""
+        return self._gathering.forget_silent(now) if self.phase is Phase.GATHERING else []
 
     def missing(self) -> dict[Role, int]:
         """How many nodes of each role have not come."""
-        count = dict.fromkeys(self.expected, 0)
-        for request in self._waiting.values():
-            count[request.role] += 1
-        return {role: wanted - count[role] for role, wanted in self.expected.items()}
+        return self._gathering.missing()
+
+    def describe_missing(self) -> str:
+        """For people, such as `1 server, 2 workers`."""
+        return _described(self.missing())
+
+    # -- being there ------------------------------------------------------------------------
+
+    def seats(self, role: Role) -> list[int]:
+        """Ranks of `role` that somebody has or had."""
+        ids = self.nodes.keys() | self.fenced.keys()
+        most = self.expected.get(role, 0)
+        while node_id(role, most) in ids:
+            most += 1
+        return list(range(most))
 
     def members(self, group: Group) -> set[int]:
-        """Ids of the nodes in `group` that have not gone."""
-        return {
+        """Ids of the nodes in `group` that have not gone, and of those that are awaited."""
+        alive = {
             node.id
             for node in self.nodes.values()
             if group.holds(node.role) and node.id not in self.gone
         }
+        return alive | {node for node in self.awaited if group.holds(_role_of(node))}
 
-    def goodbye(self, node: int, failure: str | None = None) -> bool:
-        """Note that a node goes; True when the cluster's phase changes because of it.
-
-        With the last worker's goodbye, or with any `failure`, the cluster is stopping; with the
-        last goodbye of all it has stopped.
-        """
-        if node not in self.nodes:
-            return False
-        self.gone.add(node)
-        before = self.phase
-        if failure is not None and self.failure is None:
-            self.failure = f"{node_name(node)} failed: {failure}"
-        if self.phase is Phase.RUNNING and (self.failure or not self.members(Group.WORKERS)):
-            self.phase = Phase.STOPPING
-        if self.phase is Phase.STOPPING and not self.members(Group.ALL & ~Group.SCHEDULER):
-            self.phase = Phase.STOPPED
-        return self.phase is not before
-
-    def describe_missing(self) -> str:
-        """For people, such as `1 server, 2 workers`."""
-        return ", ".join(
-            f"{count} {role}{'s' if count > 1 else ''}"
-            for role, count in self.missing().items()
-            if count
+    def view(self, map_version: int = 0, map_blob: bytes = b"") -> ClusterView:
+        """What all may know."""
+        return ClusterView(
+            self.epoch,
+            dict(self.nodes),
+            dict(self.fenced),
+            frozenset(self.gone),
+            map_version,
+            map_blob,
         )
+
+    # -- going ------------------------------------------------------------------------------
+
+    def goodbye(self, node: int, failure: str | None = None, now: float = 0.0) -> None:
+        """Note that a node goes; with a `failure` it counts as dead.
+
+        With the last worker's goodbye the cluster is stopping; with the last goodbye of all it has
+        stopped.
+        """
+        if node not in self.nodes or node in self.gone:
+            return
+        if failure is not None:
+            self._die(node, f"failed: {failure}", now)
+        else:
+            self.gone.add(node)
+            self.epoch += 1
+            self.changes.append(Change("left", self.nodes[node]))
+        self._move_on()
+
+    def die(self, node: int, why: str, now: float) -> None:
+        """A node is dead: its life is fenced, and the policy says what follows.
+
+        Args:
+            node: its id.
+            why: for people, such as `was silent for 10 s`.
+            now: the time.
+        """
+        if node in self.nodes and node not in self.gone and node != SCHEDULER_ID:
+            self._die(node, why, now)
+            self._move_on()
+
+    def _die(self, node: int, why: str, now: float) -> None:
+        role = self.nodes[node].role
+        if self.phase is Phase.RUNNING:
+            verdict = self.policy.verdict(role, self.is_covered(node))
+            if verdict is Verdict.STOP and self.failure is None:
+                self.failure = f"{node_name(node)} {why}"
+            elif verdict is Verdict.AWAIT:
+                self.awaited[node] = now
+        self._bury(node, why)
+        self.epoch += 1
+
+    def _bury(self, node: int, why: str) -> None:
+        dead = self.nodes.pop(node)
+        self.gone.discard(node)
+        self.fenced[node] = dead.incarnation
+        self.deaths[node] = why
+        self._nonces.pop(node, None)
+        self.changes.append(Change("died", dead))
+
+    def check_awaited(self, now: float) -> None:
+        """End the job if one that is awaited has not come in time."""
+        limit = self.policy.restart_timeout
+        for node, since in self.awaited.items():
+            if self.failure is None and now - since >= limit:
+                self.failure = (
+                    f"{node_name(node)} {self.deaths[node]}, and nobody has restarted it within "
+                    f"{limit:g} s ([cluster] restart_timeout)"
+                )
+        self._move_on()
+
+    def _move_on(self) -> None:
+        if self.phase is Phase.RUNNING and not self.members(Group.WORKERS):
+            if self.failure is None and not any(_role_of(n) is Role.WORKER for n in self.gone):
+                dead = (n for n in self.deaths if _role_of(n) is Role.WORKER)
+                self.failure = "; ".join(f"{node_name(n)} {self.deaths[n]}" for n in dead) or None
+            self.phase = Phase.STOPPING
+        if self.phase is Phase.RUNNING and self.failure:
+            self.phase = Phase.STOPPING
+        if self.phase is Phase.STOPPING:
+            self.awaited.clear()
+            if not self.members(Group.ALL & ~Group.SCHEDULER):
+                self.phase = Phase.STOPPED
+
+    # -- another scheduler ------------------------------------------------------------------
+
+    def pack(self) -> dict[str, Any]:
+        """All that another scheduler must know, as msgpack types."""
+        return {
+            "expected": {role.value: count for role, count in self.expected.items()},
+            "phase": self.phase.value,
+            "failure": self.failure,
+            "epoch": self.epoch,
+            "nodes": [
+                [*node.pack(), self.nonce_of(node.id)]
+                for node in self.nodes.values()
+                if node.id != SCHEDULER_ID
+            ],
+            "gone": sorted(self.gone),
+            "fenced": self.fenced,
+            "awaited": self.awaited,
+            "deaths": self.deaths,
+            "lives": self.lives,
+            "last_incarnation": self.last_incarnation,
+        }
+
+    def restore(self, packed: dict[str, Any], now: float) -> None:
+        """Go on from what another scheduler packed, as its next epoch.
+
+        Raises:
+            KeyError, TypeError, ValueError: it was no such thing, or another cluster's.
+        """
+        expected = {Role(role): count for role, count in packed["expected"].items()}
+        if expected != self.expected:
+            raise ValueError(f"it is of a cluster of {_described(expected)}")
+        entries = [(Node.unpack(entry[:4]), int(entry[4])) for entry in packed["nodes"]]
+        self.nodes |= {node.id: node for node, _ in entries}
+        self._nonces = {node.id: nonce for node, nonce in entries}
+        self.gone, self.fenced = set(packed["gone"]), dict(packed["fenced"])
+        self.awaited = dict.fromkeys(packed["awaited"], now)
+        self.deaths, self.lives = dict(packed["deaths"]), dict(packed["lives"])
+        self.last_incarnation = max(self.last_incarnation, int(packed["last_incarnation"]))
+        self.failure = packed["failure"]
+        self.phase, self.epoch = Phase(packed["phase"]), int(packed["epoch"]) + 1
 
     def validate(self) -> None:
         """Check that the book is consistent."""
@@ -169,5 +332,18 @@ class Membership:
         assert all(count >= 0 for count in self.missing().values())
         for key, node in self.nodes.items():
             assert key == node.id
+            assert node.incarnation > self.fenced.get(key, -1), "a fenced life has a seat"
+            assert node.incarnation <= self.last_incarnation
+        assert not self.awaited.keys() & self.nodes.keys()
         if self.phase is not Phase.GATHERING:
-            assert not any(self.missing().values())
+            assert self.epoch > 0
+
+
+def _role_of(node: int) -> Role:
+    return role_and_rank(node)[0]
+
+
+def _described(counts: Mapping[Role, int]) -> str:
+    return ", ".join(
+        f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts.items() if count
+    )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from typing import Any
 
+from van.addresses import key_of, place_of
+
 SCHEDULER_ID = 1
 _FIRST_DISPATCHER = 1 << 20
 
@@ -90,12 +92,22 @@ class Node:
 
     role: Role
     rank: int
-    address: str
+    address: str  # under CURVE with the node's key, see `van.addresses`
     incarnation: int
 
     @property
     def id(self) -> int:
         return node_id(self.role, self.rank)
+
+    @property
+    def place(self) -> str:
+        """Its address without the key."""
+        return place_of(self.address)
+
+    @property
+    def key(self) -> str:
+        """The public key it has registered with; empty without CURVE."""
+        return key_of(self.address)
 
     def pack(self) -> list[Any]:
         """As msgpack types."""
@@ -110,4 +122,4 @@ class Node:
         return Node(Role(role), rank, address, incarnation)
 
     def __str__(self) -> str:
-        return f"{node_name(self.id)} at {self.address}"
+        return f"{node_name(self.id)} at {self.place}"

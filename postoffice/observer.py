@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from postoffice.errors import ObserverError
 from postoffice.node import SCHEDULER_ID, Node, Role
+from van.errors import VanError
 from van.message import Control, Message, Meta
 from van.van import Van
 
@@ -36,7 +37,9 @@ class Observer:
         self._scheduler = Node(Role.SCHEDULER, 0, scheduler, 0)
         self._reports: dict[int, dict[str, Any]] = {}
         self._asked: set[int] = set()
+        self._refusal: VanError | None = None
         van.receiver = self._receive
+        van.on_refused = self._note_refused
         van.bind(bind)
 
     def nodes(self) -> list[Node]:
@@ -52,11 +55,16 @@ class Observer:
         facts: dict[str, Any] = self.ask(self._scheduler, "cluster")
         return facts
 
-    def ask(self, node: Node, topic: str) -> Any:
-        """What `node` reports about `topic`.
+    def scheduler(self, topic: str, wish: Any = None) -> Any:
+        """What the scheduler reports, as `ask`."""
+        return self.ask(self._scheduler, topic, wish)
+
+    def ask(self, node: Node, topic: str, wish: Any = None) -> Any:
+        """What `node` reports about `topic`; with a `wish`, what follows from that.
 
         Raises:
             ObserverError: no answer in time, or it knows nothing of that.
+            HandshakeError: its keys and ours do not fit.
         """
         number = secrets.randbits(64)  # nobody else can answer for the node
         self._asked.add(number)
@@ -65,19 +73,24 @@ class Observer:
             recipient_incarnation=node.incarnation,
             reply_to=self._van.address,
             control=Control.QUERY,
-            body={"topic": topic, "number": number},
+            body={"topic": topic, "number": number} | ({} if wish is None else {"wish": wish}),
         )
         self._van.connect(node.id, node.address)
         self._van.send(Message(meta))
-        self._van.wait(lambda: number in self._reports, self._timeout)
+        self._van.wait(lambda: number in self._reports or self._refusal is not None, self._timeout)
         self._asked.discard(number)
         report = self._reports.pop(number, None)
+        if report is None and self._refusal is not None:
+            raise self._refusal
         if report is None:
             hint = "does the job still run?" if node.id == SCHEDULER_ID else "is it stuck?"
             raise ObserverError(f"{node} did not answer within {self._timeout:g} s; {hint}")
         if report["error"] is not None:
             raise ObserverError(f"{node}: {report['error']}")
         return report["facts"]
+
+    def _note_refused(self, error: VanError) -> None:
+        self._refusal = error
 
     def _receive(self, message: Message) -> None:
         meta = message.meta

@@ -19,6 +19,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "pslite.session": ("connect", "local_cluster"),
+    "kv.checkpoint.collective": ("Checkpoints", "Resumed"),
+    "kv.checkpoint.errors": (
+        "CheckpointError",
+        "CheckpointWriteError",
+        "NoCheckpointError",
+        "DamagedCheckpointError",
+        "CheckpointMismatchError",
+    ),
     "kv.protocols": ("Worker", "SparseTable", "DenseTable"),
     "kv.worker": ("KVWorker",),
     "kv.pairs": ("KVPairs", "KVMeta"),
@@ -53,6 +61,7 @@ _HOMES = {
         "CodecError",
         "ProtocolVersionError",
         "AddressError",
+        "HandshakeError",
         "UnreachablePeerError",
     ),
     "postoffice.errors": (
@@ -62,6 +71,10 @@ _HOMES = {
         "BarrierError",
         "RequestTimeoutError",
         "ClusterStoppedError",
+        "DeadNodeError",
+        "FencedNodeError",
+        "SchedulerLostError",
+        "JournalError",
     ),
     "kv.errors": (
         "KVError",
@@ -97,6 +110,10 @@ __all__ = [
     "BarrierError",
     "ByAge",
     "ByScore",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointWriteError",
+    "Checkpoints",
     "ClusterStartError",
     "ClusterStoppedError",
     "CodecError",
@@ -104,10 +121,15 @@ __all__ = [
     "Constant",
     "ConstantRate",
     "CosineDecay",
+    "DamagedCheckpointError",
+    "DeadNodeError",
     "DenseTable",
     "ExponentialDecay",
+    "FencedNodeError",
+    "HandshakeError",
     "He",
     "InverseSqrt",
+    "JournalError",
     "KVError",
     "KVMeta",
     "KVPairs",
@@ -121,6 +143,7 @@ __all__ = [
     "MissingKeyError",
     "Momentum",
     "Nesterov",
+    "NoCheckpointError",
     "NonFiniteError",
     "Normal",
     "PostofficeError",
@@ -131,7 +154,9 @@ __all__ = [
     "RegistrationError",
     "RemoteError",
     "RequestTimeoutError",
+    "Resumed",
     "RowwiseAdagrad",
+    "SchedulerLostError",
     "SettingError",
     "SparseTable",
     "StepDecay",
@@ -187,6 +212,14 @@ def _refuse_shadows() -> None:
 _refuse_shadows()
 
 if TYPE_CHECKING:
+    from kv.checkpoint.collective import Checkpoints, Resumed
+    from kv.checkpoint.errors import (
+        CheckpointError,
+        CheckpointMismatchError,
+        CheckpointWriteError,
+        DamagedCheckpointError,
+        NoCheckpointError,
+    )
     from kv.errors import (
         ArenaFullError,
         KeyListError,
@@ -236,15 +269,20 @@ if TYPE_CHECKING:
         BarrierError,
         ClusterStartError,
         ClusterStoppedError,
+        DeadNodeError,
+        FencedNodeError,
+        JournalError,
         PostofficeError,
         RegistrationError,
         RequestTimeoutError,
+        SchedulerLostError,
     )
     from pslite.session import connect, local_cluster
     from van.errors import (
         AddressError,
         CodecError,
         ConfigError,
+        HandshakeError,
         ProtocolVersionError,
         PsliteError,
         UnreachablePeerError,

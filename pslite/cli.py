@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from pslite import __version__
+from pslite.cli_checkpoint import checkpoint
 from van.errors import PsliteError
 
 EXIT_ERROR = 2  # also click's own code for wrong usage
@@ -288,6 +289,12 @@ SCHEDULER = click.option(
     "--scheduler", metavar="ADDRESS", help="The scheduler's address instead, such as host:9091."
 )
 
+KEYS = click.option(
+    "--keys",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --scheduler: the job's folder of keys, if it has [security] curve = on.",
+)
+
 
 def _seconds(context: click.Context, option: click.Parameter, value: float) -> float:
     if not 0 < value <= threading.TIMEOUT_MAX:
@@ -307,9 +314,12 @@ TIMEOUT = click.option(
 @main.command()
 @RUN
 @SCHEDULER
+@KEYS
 @TIMEOUT
 @VERBOSE
-def status(run_dir: Path | None, scheduler: str | None, timeout: float, verbose: int) -> None:
+def status(
+    run_dir: Path | None, scheduler: str | None, keys: Path | None, timeout: float, verbose: int
+) -> None:
     """Show the nodes of a running job.
 
     \b
@@ -321,7 +331,8 @@ def status(run_dir: Path | None, scheduler: str | None, timeout: float, verbose:
 
     with clear_errors(verbose):
         address = looking.scheduler_of(run_dir, scheduler)
-        with looking.observing(address, timeout) as observer:
+        folder = looking.keys_of(run_dir, scheduler, keys)
+        with looking.observing(address, timeout, folder) as observer:
             click.echo(looking.status(observer))
 
 
@@ -333,6 +344,7 @@ def table() -> None:
 @table.command()
 @RUN
 @SCHEDULER
+@KEYS
 @TIMEOUT
 @VERBOSE
 @click.option("--json", "as_json", is_flag=True, help="Print each server's report as JSON.")
@@ -340,6 +352,7 @@ def table() -> None:
 def stats(
     run_dir: Path | None,
     scheduler: str | None,
+    keys: Path | None,
     timeout: float,
     verbose: int,
     as_json: bool,
@@ -361,11 +374,96 @@ def stats(
 
     with clear_errors(verbose):
         address = looking.scheduler_of(run_dir, scheduler)
-        with looking.observing(address, timeout) as observer:
+        folder = looking.keys_of(run_dir, scheduler, keys)
+        with looking.observing(address, timeout, folder) as observer:
             reports = looking.table_reports(observer)
         text = looking.table_stats(reports, name)  # also finds that there is no such table
         chosen = reports if name is None else {name: reports[name]}
         click.echo(json.dumps(chosen, indent=2) if as_json else text)
+
+
+main.add_command(checkpoint)
+
+
+@main.command()
+@click.option(
+    "--cluster",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the keys; what is there is kept, what is missing is made.",
+)
+@click.option("--servers", type=click.IntRange(0, 1024), help="Keys of servers; default: 1.")
+@click.option("--workers", type=click.IntRange(0), help="Keys of workers; default: 1.")
+@click.option(
+    "--per-role",
+    is_flag=True,
+    help="One key for all servers and one for all workers: nodes of a role are not told apart.",
+)
+@VERBOSE
+def keygen(
+    folder: Path, servers: int | None, workers: int | None, per_role: bool, verbose: int
+) -> None:
+    """Make the keys of a cluster, and the lists of who may take which role.
+
+    With them `[security] curve = on` encrypts all connections and lets only these nodes in. Each
+    node has a key NAME.secret, which nobody else may read, and NAME.public; ROLE.allowed lists the
+    keys that may register as ROLE. Copy to another machine the lists, scheduler.public and the
+    secret keys of its own nodes. docs/security.md tells more.
+
+    \b
+    Examples:
+      pslite keygen --cluster keys --servers 2 --workers 4
+      pslite local conf/local.ini --servers 2 --workers 4 \\
+          --set security.curve=on --set security.keys=keys -- python my_worker.py
+    """
+    from pslite.keyring import make_keys, names_of
+
+    with clear_errors(verbose):
+        if per_role and (servers is not None or workers is not None):
+            raise click.UsageError("--per-role makes one key a role; leave out the counts")
+        result = make_keys(
+            folder,
+            ["server"] if per_role else names_of("server", 1 if servers is None else servers),
+            ["worker"] if per_role else names_of("worker", 1 if workers is None else workers),
+        )
+        click.echo(f"{folder}: {len(result.made)} keys made, {len(result.kept)} kept")
+        click.echo(f"switch on: --set security.curve=on --set security.keys={folder}")
+
+
+@main.group()
+def ctl() -> None:
+    """Change a running job."""
+
+
+@ctl.command()
+@RUN
+@SCHEDULER
+@TIMEOUT
+@VERBOSE
+@click.option("--servers", type=click.IntRange(1, 1024), required=True, help="How many to have.")
+@click.option("--within", default=600.0, show_default=True, help="Seconds to wait for the moves.")
+def scale(
+    run_dir: Path | None,
+    scheduler: str | None,
+    timeout: float,
+    verbose: int,
+    servers: int,
+    within: float,
+) -> None:
+    """Let a running job have another number of servers; it goes on meanwhile.
+
+    \b
+    Example:
+      pslite ctl scale --servers 3 --run run
+    """
+    from pslite import looking
+    from pslite.scaling import scale as scale_job
+
+    with clear_errors(verbose):
+        address = looking.scheduler_of(run_dir, scheduler)
+        with looking.observing(address, timeout) as observer:
+            scale_job(observer, servers, within, click.echo)
 
 
 def leave(code: int) -> None:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kv.checkpoint.config import CheckpointConfig
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
 from pslite.values import format_value, nearest, parse_value
-from van.config import VanConfig
+from van.config import SecurityConfig, VanConfig
 from van.errors import ConfigError
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ class JobConfig:
     van: VanConfig = field(default_factory=VanConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:

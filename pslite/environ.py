@@ -1,6 +1,6 @@
 """The environment variables: the one module that reads them.
 
-The `DMLC_*` names and `PS_VERBOSE` have ps-lite's meaning. What is unset is as the ini file says,
+The `DMLC_*` and `PS_*` names have ps-lite's meaning. What is unset is as the ini file says,
 which `PSLITE_CONF` names and `PSLITE_SET` overrides.
 
     DMLC_ROLE                       scheduler, server or worker
@@ -8,6 +8,9 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT       where the scheduler listens
     DMLC_NODE_HOST                  where this node listens; wins over
     DMLC_INTERFACE                  the network interface whose address it takes
+    PS_RESEND                       0 or 1: [van] resend
+    PS_RESEND_TIMEOUT               milliseconds: [van] resend_timeout
+    PS_HEARTBEAT_INTERVAL, PS_HEARTBEAT_TIMEOUT     seconds, whole or with a fraction; 0: off
     PSLITE_VERBOSE, PS_VERBOSE      0, 1: connections, 2: every message; the first wins
     PSLITE_CONF                     an ini file
     PSLITE_SET                      lines section.key=value; an indented line continues a value
@@ -17,6 +20,7 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -26,6 +30,7 @@ from pslite.addresses import address_of_interface, address_towards, is_loopback
 from pslite.config import JobConfig, read_job
 from pslite.ini import split_assignments
 from pslite.values import nearest
+from van.config import VanConfig
 from van.errors import ConfigError
 
 OURS = (
@@ -37,7 +42,11 @@ OURS = (
     "DMLC_PS_ROOT_PORT",
     "DMLC_NODE_HOST",
     "DMLC_INTERFACE",
+    "PS_HEARTBEAT_INTERVAL",
+    "PS_HEARTBEAT_TIMEOUT",
     "PSLITE_VERBOSE",
+    "PS_RESEND",
+    "PS_RESEND_TIMEOUT",
     "PS_VERBOSE",
     "PSLITE_CONF",
     "PSLITE_SET",
@@ -102,7 +111,7 @@ def from_environ(
         uri or cluster.scheduler_host, cluster.scheduler_port if port is None else port
     )
     given = {key: count for key, count in counts.items() if count is not None}
-    cluster = _replace(cluster, {**given, "scheduler": address})
+    cluster = _replace(cluster, {**given, **_heartbeats(env), "scheduler": address})
     if role is not Role.SCHEDULER and cluster.scheduler_port == 0:
         raise ConfigError(
             "where is the scheduler? Set DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, or [cluster] "
@@ -113,7 +122,7 @@ def from_environ(
     return NodeSettings(
         role=role,
         rank=_rank(env, role, cluster),
-        job=replace(job, cluster=cluster),
+        job=replace(job, cluster=cluster, van=_van(env, job.van)),
         verbose=verbosity(env),
     )
 
@@ -187,6 +196,27 @@ def _whole(env: Mapping[str, str], name: str, most: int | None = None) -> int | 
     return int(text)
 
 
+def _heartbeats(env: Mapping[str, str]) -> dict[str, object]:
+    """ps-lite's two variables, in seconds; there an interval of 0 switches heartbeats off."""
+    interval = _seconds(env, "PS_HEARTBEAT_INTERVAL")
+    timeout = _seconds(env, "PS_HEARTBEAT_TIMEOUT")
+    found: dict[str, object] = {}
+    if interval:
+        found["heartbeat_interval"] = interval
+    if timeout is not None or interval == 0:
+        found["heartbeat_timeout"] = 0.0 if interval == 0 else timeout
+    return found
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
+        raise ConfigError(f"expected a number of seconds, got {text!r}", key=name)
+    return float(text)
+
+
 def _rank(env: Mapping[str, str], role: Role, cluster: ClusterConfig) -> int | None:
     rank = _whole(env, "PSLITE_RANK")
     ranks = {
@@ -199,6 +229,18 @@ def _rank(env: Mapping[str, str], role: Role, cluster: ClusterConfig) -> int | N
         problem = f"{role} {rank} does not exist; the job has {ranks}, counted from 0"
         raise ConfigError(problem, key="PSLITE_RANK")
     return rank
+
+
+def _van(env: Mapping[str, str], van: VanConfig) -> VanConfig:
+    """The settings of the van with ps-lite's variables about resending."""
+    resend, timeout = _whole(env, "PS_RESEND", 1), _whole(env, "PS_RESEND_TIMEOUT")
+    if timeout == 0:
+        raise ConfigError("expected 1 millisecond or more, got 0", key="PS_RESEND_TIMEOUT")
+    return replace(
+        van,
+        resend=van.resend if resend is None else ("off", "on")[resend],
+        resend_timeout=van.resend_timeout if timeout is None else timeout / 1000,
+    )
 
 
 def _host(
@@ -224,6 +266,8 @@ def _replace(cluster: ClusterConfig, changes: dict[str, object]) -> ClusterConfi
         "dispatchers": "DMLC_NUM_DISPATCHER",
         "scheduler": "DMLC_PS_ROOT_URI",
         "host": "DMLC_NODE_HOST",
+        "heartbeat_interval": "PS_HEARTBEAT_INTERVAL",
+        "heartbeat_timeout": "PS_HEARTBEAT_TIMEOUT",
     }
     try:
         return replace(cluster, **changes)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pslite import environ
 from pslite.config import JobConfig
+from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
 from pslite.rundir import RunDirectory
 from van.errors import ConfigError
@@ -41,7 +42,11 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
     command = resolve_command(command, env)
     check_size(job)
     with _run_directory(options) as run_dir:
-        return LocalJob(job, command, env, options, run_dir).run()
+        folder = None if run_dir is None else run_dir.path
+        with keys_of_job(job, folder) as keyed:
+            if run_dir is not None:  # for those who look into the job
+                run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
+            return LocalJob(keyed, command, env, options, run_dir).run()
 
 
 def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from kv.checkpoint.server import CheckpointServer
 from kv.executor import threads_of
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
@@ -19,6 +20,7 @@ from postoffice.errors import ClusterStoppedError
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from postoffice.resending import Resend
 from van.courier import ZmqVan, new_context
 
 T = TypeVar("T")
@@ -82,7 +84,9 @@ class LocalNodes:
 
     def _office(self, role: Role, name: str, rank: int | None) -> Postoffice:
         van = ZmqVan(context=self._context, background=role is Role.WORKER)
-        return Postoffice(role, van, self._shape, bind=f"{self._place}-{name}", rank=rank)
+        office = Postoffice(role, van, self._shape, bind=f"{self._place}-{name}", rank=rank)
+        office.resend_with(Resend())
+        return office
 
     def _run_scheduler(self) -> None:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
@@ -97,6 +101,9 @@ class LocalNodes:
         failure: str | None = None
         try:
             tables = TableServer(office, self._mode, self._seed, threads=threads_of(0))
+            CheckpointServer(
+                office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+            )
             if self._server_app is not None:
                 self._server_app(office)
             with tables:

@@ -10,7 +10,9 @@ from typing import Any
 from postoffice.node import Node, Role, node_name
 from postoffice.observer import Observer
 from pslite.columns import columns, counted, sized
+from pslite.keyring import OBSERVER, curve_of
 from pslite.rundir import read_cluster
+from van.config import SecurityConfig
 from van.courier import ZmqVan
 from van.errors import ConfigError
 
@@ -38,26 +40,48 @@ def scheduler_of(run: Path | None, scheduler: str | None) -> str:
     return address
 
 
+def keys_of(run: Path | None, scheduler: str | None, keys: Path | None) -> Path | None:
+    """The key folder of the job: as said, or as its run folder says; None: it has no keys.
+
+    Raises:
+        ConfigError: no job runs there.
+    """
+    if keys is not None or scheduler is not None:
+        return keys
+    noted = read_cluster(run or Path("run")).get("keys")
+    return Path(noted) if isinstance(noted, str) and noted else None
+
+
 @contextmanager
-def observing(address: str, timeout: float) -> Iterator[Observer]:
-    """An observer of the cluster of the scheduler at `address`."""
-    with Observer(ZmqVan(background=False), address, timeout=timeout) as observer:
+def observing(address: str, timeout: float, keys: Path | None = None) -> Iterator[Observer]:
+    """An observer of the cluster of the scheduler at `address`, with the key `observer` of `keys`.
+
+    Raises:
+        ConfigError: there is no such key.
+    """
+    security = SecurityConfig(curve=keys is not None, keys=str(keys or ""))
+    van = ZmqVan(background=False, curve=curve_of(security, OBSERVER, None))
+    with Observer(van, address, timeout=timeout) as observer:
         yield observer
 
 
 def status(observer: Observer) -> str:
     """Who is in the cluster and how it goes."""
     cluster = observer.cluster()
-    gone = set(cluster["gone"])
-    rows = [["node", "address", "state"]]
-    rows += [
-        [node_name(node.id), node.address, "gone" if node.id in gone else "there"]
-        for node in map(Node.unpack, cluster["nodes"])
-    ]
-    heading = f"{cluster['phase']}, epoch {cluster['epoch']}"
+    gone, awaited, lives = set(cluster["gone"]), set(cluster["awaited"]), dict(cluster["lives"])
+    ages = {node: f"{age:.1f} s ago" for node, age in cluster["heartbeats"]}
+    rows = [["node", "address", "life", "heartbeat", "state"]]
+    for node in map(Node.unpack, cluster["nodes"]):
+        state = "gone" if node.id in gone else "there"
+        life, age = str(lives.get(node.id, 1)), ages.get(node.id, "-")
+        rows.append([node_name(node.id), node.place, life, age, state])
+    for dead, _, why in cluster["dead"]:
+        state = f"dead{' and awaited' if dead in awaited else ''}: it {why}"
+        rows.append([node_name(dead), "-", str(lives.get(dead, 1)), "-", state])
+    heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    return f"{heading}\n{columns(rows, left=3)}"
+    return f"{heading}\n{columns(rows, left=5)}"
 
 
 def table_reports(observer: Observer) -> dict[str, list[Report]]:

@@ -10,14 +10,20 @@ import inspect
 import logging
 import sys
 
+from postoffice.config import join_address
 from postoffice.errors import ClusterStoppedError
+from postoffice.etcd import Etcd, EtcdJournal, scheduler_address
 from postoffice.head import SchedulerOffice
+from postoffice.journal import FileJournal, Journal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from postoffice.resending import Resend
 from pslite.environ import NodeSettings
+from pslite.heap import keep_freed_memory
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
-from van.courier import ZmqVan
+from pslite.vans import make_van
+from van.addresses import place_of
 from van.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -42,24 +48,40 @@ def shape_of(settings: NodeSettings) -> ClusterShape:
         servers=cluster.servers,
         workers=cluster.workers,
         dispatchers=cluster.dispatchers,
-        scheduler=settings.scheduler,
+        scheduler=_scheduler_of(settings),
         start_timeout=cluster.start_timeout,
+        heartbeat_interval=cluster.heartbeat_interval,
+        heartbeat_timeout=cluster.heartbeat_timeout,
+        scheduler_timeout=cluster.scheduler_timeout,
+        failures=cluster.failures,
     )
+
+
+def _scheduler_of(settings: NodeSettings) -> str:
+    """Where the scheduler listens: as etcd says, where a standby may have taken over."""
+    cluster = settings.job.cluster
+    if settings.role is not Role.SCHEDULER and cluster.etcd:
+        found = scheduler_address(Etcd(cluster.etcd), settings.job.run.name)
+        return found or settings.scheduler
+    return settings.scheduler
 
 
 def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
-    van = ZmqVan(settings.job.van, background=settings.role is Role.WORKER)
+    van = make_van(settings, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
-    host = f"[{cluster.host}]" if ":" in cluster.host else cluster.host
-    return Postoffice(
+    place = join_address(cluster.advertised_host, 0)
+    office = Postoffice(
         settings.role,
         van,
         shape_of(settings),
-        bind=f"{cluster.transport}://{host}:0",
+        bind=f"{cluster.transport}://{place}",
         rank=settings.rank,
     )
+    if settings.job.van.resend == "on":
+        office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
+    return office
 
 
 def run_node(settings: NodeSettings) -> None:
@@ -84,13 +106,29 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
-    office = SchedulerOffice(ZmqVan(settings.job.van, background=False), shape_of(settings))
+    from kv.placement_app import PlacementApp
+
+    office = SchedulerOffice(
+        make_van(settings, background=False), shape_of(settings), journal=_journal(settings)
+    )
+    PlacementApp(office, settings.job.cluster.replicas)
     try:
-        print(f"{LISTENING}{office.listen()}", flush=True)
+        print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
         office.serve()
     finally:
         office.finalize()
+
+
+def _journal(settings: NodeSettings) -> Journal | None:
+    """What the scheduler keeps its books in; in etcd, when this one may lead."""
+    cluster = settings.job.cluster
+    if cluster.etcd:
+        journal = EtcdJournal(Etcd(cluster.etcd), settings.job.run.name)
+        log.info("the scheduler waits until it may lead")
+        journal.campaign()
+        return journal
+    return FileJournal(cluster.journal) if cluster.journal else None
 
 
 def start_app(reference: str, office: Postoffice) -> None:
@@ -113,11 +151,14 @@ def start_app(reference: str, office: Postoffice) -> None:
 
 
 def _run_server(settings: NodeSettings) -> None:
+    from kv.checkpoint.server import CheckpointServer
     from kv.executor import threads_of
+    from kv.replication.replicator import Replicator
     from kv.table_server import TableServer  # numba: the scheduler does without
 
     job = settings.job
     sys.setswitchinterval(SWITCH)
+    keep_freed_memory()
     office = make_office(settings)
     failure: str | None = None
     try:
@@ -129,6 +170,10 @@ def _run_server(settings: NodeSettings) -> None:
             threads_of(job.server.threads),
             job.server.spill_dir,
         )
+        CheckpointServer(
+            office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+        )
+        Replicator(tables)
         if job.server.app:
             start_app(job.server.app, office)
         with tables:

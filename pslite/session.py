@@ -72,6 +72,7 @@ def connect(
         job.run.seed,
         key_cache=job.server.key_cache,
         key_deltas=job.param_sync.key_deltas,
+        may_move=job.cluster.replicas > 0,
     )
     try:
         office.start()

@@ -43,8 +43,9 @@ OWNERS = {
     "torch": ["apps.*", "pslite.nn"],
     "click": ["pslite.cli*", "sample.cli*", "feature_extract.cli*", "apps.*.cli*"],
     "duckdb": ["sample.*", "feature_extract.*", "apps.*"],
-    "pyarrow": ["sample.*", "feature_extract.*", "apps.*"],
+    "pyarrow": ["sample.*", "feature_extract.*", "apps.*", "pslite.checkpoint_export"],
     "xxhash": ["feature_extract.*", "apps.*"],
+    "fsspec": ["kv.checkpoint.places"],
     "tqdm": ["sample.*", "feature_extract.*", "apps.*", "pslite.*"],
     "matplotlib": ["apps.*", "pslite.bench.*"],
 }

@@ -1,4 +1,4 @@
-"""Settings of the van, the ini section `[van]`."""
+"""Settings of the van: the ini sections `[van]` and `[security]`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,43 @@ class VanConfig:
     backlog: int = 1000  # messages waiting for one peer before a sender must wait
     backlog_bytes: NBytes = 256 << 20  # the same in bytes; a single message may be larger
     shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none
+    handshake_timeout: Seconds = 5.0  # for a peer that connects to shake hands; then it is cut off
+    half_open: int = 256  # peers that may be in their handshakes at once; others are turned away
     spin: Seconds = 100e-6  # looking for a message of the local lane before sleeping; 0: never
+    resend: Literal["on", "off"] = "on"  # send again what nobody has answered; off: never
+    resend_timeout: Seconds = 1.0  # until it goes again; the n-th wait lasts n times as long
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
 
     def __post_init__(self) -> None:
-        for key, least in (("chunk", 65536), ("backlog", 1), ("backlog_bytes", 1)):
+        for key, least in (
+            ("chunk", 65536),
+            ("backlog", 1),
+            ("backlog_bytes", 1),
+            ("half_open", 1),
+        ):
             value = getattr(self, key)
             if value < least:
                 problem = f"expected {least} or more, got {value}"
                 raise ConfigError(problem, section="van", key=key)
+        if not self.resend_timeout > 0:
+            problem = (
+                f"expected more than 0 seconds, got {self.resend_timeout}; resend = off ends it"
+            )
+            raise ConfigError(problem, section="van", key="resend_timeout")
+        if self.handshake_timeout < 0.1:  # 0 would be without end
+            problem = f"expected 100ms or more, got {self.handshake_timeout:g}s"
+            raise ConfigError(problem, section="van", key="handshake_timeout")
         if self.max_frames > 65000:
             problem = f"expected at most 65000, got {self.max_frames}"
             raise ConfigError(problem, section="van", key="max_frames")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig:
+    """Keys of the nodes and who is let in, the ini section `[security]`."""
+
+    curve: bool = False  # encrypt all connections and check the keys of both ends (CURVE)
+    keys: str = ""  # folder that pslite keygen made; empty: pslite local makes keys for the job
+    key: str = ""  # name of this node's key there; empty: ROLE-RANK, else ROLE
+    lane: Literal["off", "trusted"] = "off"  # under curve: the local lane, which checks only users
+    open: Literal["warn", "yes", "no"] = "warn"  # listening beyond this host without curve

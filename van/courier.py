@@ -22,11 +22,13 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 from van.config import VanConfig
-from van.endpoints import Endpoints
-from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError, VanError
+from van.curve import Curve
+from van.endpoints import Endpoints, way_under
+from van.errors import AddressError, UnreachablePeerError, VanError
 from van.local_lane import PeerUser, user_of_peer
 from van.message import Message
 from van.outgoing import Parcel
+from van.timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,12 @@ class ZmqVan:
         background: whether a thread receives while nobody waits. A node whose main thread waits
             all the time (server, scheduler) needs none.
         peer_user: tells the user behind a Unix socket.
+        curve: keys of this node and who is let in; None: no encryption. Needs its own context.
+        listen_on: host to listen on, such as 0.0.0.0, where that is not the one in the address
+            that others get to know.
+
+    Raises:
+        ConfigError: `[van] transport` asks for the lane, which CURVE rules out.
     """
 
     def __init__(
@@ -52,16 +60,21 @@ class ZmqVan:
         context: zmq.Context[Any] | None = None,
         background: bool = True,
         peer_user: PeerUser = user_of_peer,
+        curve: Curve | None = None,
+        listen_on: str = "",
     ) -> None:
         self.config = config or VanConfig()
+        way_under(curve, self.config.transport)  # before anything needs to be closed
         self.receiver: Callable[[Message], None] = _nobody
         self.reports_waits: float | None = 30.0
-        self.on_refused: Callable[[ProtocolVersionError], None] = _ignore
+        self.on_refused: Callable[[VanError], None] = _ignore
         self._owned_context: zmq.Context[Any] | None = None
         if context is None:
             context = self._owned_context = zmq.Context()
-        self._ends = Endpoints(context, self.config, peer_user)
+        self._ends = Endpoints(context, self.config, peer_user, curve, listen_on)
+        self._refused = self._ends.refused
         self._outbox: deque[Parcel] = deque()
+        self._timers = Timers()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # thread that owns the sockets
@@ -94,6 +107,11 @@ class ZmqVan:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._timers.every(seconds, call, time.monotonic())
+        self._ends.wake()  # whoever drives may be about to sleep for longer
 
     def bind(self, address: str) -> str:
         actual = self._ends.bind(address)
@@ -228,7 +246,11 @@ class ZmqVan:
         if self._outbox:
             self._flush()
         message = ends.next_message()
-        ends.poll(0.0 if message is not None else timeout, not self._leader_is_background)
+        if message is not None:
+            timeout = 0.0
+        elif (until_timer := self._timers.next_due - time.monotonic()) < timeout:
+            timeout = max(0.0, until_timer)
+        ends.poll(timeout, not self._leader_is_background)
         left = _BATCH
         while message is not None or (message := ends.next_message()) is not None:
             if log.isEnabledFor(logging.DEBUG):
@@ -240,13 +262,24 @@ class ZmqVan:
             left -= 1
             if not left or done():
                 break
-        while ends.refused:
-            self.on_refused(ends.refused.pop())
+        while self._refused:
+            self.on_refused(self._refused.pop())
+        if self._timers.next_due <= time.monotonic():
+            self._run_timers()
         if self._outbox:
             self._flush()
         if self._waiting > 1 or self._leader_is_background:
             with self._lock:
                 self._changed.notify_all()
+
+    def _run_timers(self) -> None:
+        with self._lock:
+            calls = self._timers.due(time.monotonic())
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                log.exception("a timer failed and goes on")
 
     def _flush(self) -> None:
         while self._outbox:
@@ -337,5 +370,5 @@ def _nobody(message: Message) -> None:
     log.warning("nobody takes %r", message)
 
 
-def _ignore(error: ProtocolVersionError) -> None:
+def _ignore(error: VanError) -> None:
     log.warning("%s", error)

@@ -20,18 +20,21 @@ import numpy as np
 import zmq
 from numpy.typing import DTypeLike, NDArray
 
+from van.addresses import key_of, place_of, with_host, with_key, with_port_of
 from van.chunks import cut
 from van.codec import encode, join
 from van.config import VanConfig
 from van.cores import step_aside, times_put_off
+from van.curve import Curve
 from van.drops import Drops
-from van.errors import AddressError, ProtocolVersionError, UnreachablePeerError
+from van.errors import AddressError, ConfigError, UnreachablePeerError, VanError
 from van.lane_connection import LaneConnection
 from van.local_lane import LocalLane, PeerUser, name_of, user_of_peer
 from van.message import Message
 from van.outgoing import Outgoing, Parcel
 from van.poller import Poller
 from van.spinning import Spinning
+from van.zap import Gate, ZapSocket
 from van.zmq_sockets import ZmqPeer, ZmqSockets
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,11 @@ class Endpoints:
         context: of ZeroMQ, shared by the nodes of a process; not closed here.
         config: limits, and which ways may be used.
         peer_user: tells the user behind a Unix socket.
+        curve: keys of this node; None: no encryption.
+        listen_on: host to listen on where that is not the one in the address.
+
+    Raises:
+        ConfigError: `[van] transport` asks for the lane, which CURVE rules out.
 
     Attributes:
         address: where this node is reached, once bound.
@@ -60,13 +68,18 @@ class Endpoints:
         context: zmq.Context[Any],
         config: VanConfig,
         peer_user: PeerUser = user_of_peer,
+        curve: Curve | None = None,
+        listen_on: str = "",
     ) -> None:
         self.address = ""
         self.counts: Counter[str] = Counter()
-        self._config = config
+        self._config, self._curve, self._listen_on = config, curve, listen_on
+        self._way = way_under(curve, config.transport)
         self._drops = Drops(self.counts)
         self._poller = Poller()
-        self._zmq = ZmqSockets(context, config, self._poller, self._drops)
+        gate = None if curve is None else Gate(curve.allowed, self.counts)
+        self._zap = None if gate is None else ZapSocket(context, self._poller, gate)
+        self._zmq = ZmqSockets(context, config, self._poller, self._drops, curve, gate)
         self._lane = LocalLane(config, self._poller, self._drops, self._note_end, peer_user)
         self._peers: dict[int, ZmqPeer | LaneConnection] = {}
         self._addresses: dict[int, str] = {}
@@ -85,45 +98,62 @@ class Endpoints:
         Raises:
             AddressError: taken, not ours, or no address; or a way that was asked for is not there.
         """
-        actual = self._zmq.bind(address)
-        way = self._config.transport
+        actual = self._listen(address)
+        way = self._way
         if way == "ipc" and (name := _ipc_address(actual)):
             self._zmq.bind(name)
         if way != "tcp" and actual.startswith("tcp://"):
             is_there = self._lane.listen(actual)
             if not is_there and way != "auto":
                 raise AddressError(actual, f"[van] transport = {way} is not to be had here")
-        self.address = actual
-        return actual
+        self.address = with_key(actual, "" if self._curve is None else self._curve.pair.public)
+        return self.address
+
+    def _listen(self, address: str) -> str:
+        if not self._listen_on or not address.startswith("tcp://"):
+            return self._zmq.bind(address)
+        return with_port_of(address, self._zmq.bind(with_host(address, self._listen_on)))
 
     def connect(self, node: int, address: str) -> None:
         """Make `node` reachable at `address`; a former address of it is forgotten.
 
         Raises:
-            AddressError: no address, or not to be reached in the way that was asked for.
+            AddressError: no address, of another kind than our own, or not to be reached in the way
+                that was asked for.
         """
         if self._addresses.get(node) == address:
             return
+        self._check_kind(address)
         self.disconnect(node)
         self._peers[node] = self._way_to(address)
         self._addresses[node] = address
-        log.info("node %d at %s: %r", node, address, self._peers[node])
+        log.info("node %d at %s: %r", node, place_of(address), self._peers[node])
 
-    def _way_to(self, address: str) -> ZmqPeer | LaneConnection:
-        way = self._config.transport
+    def _check_kind(self, address: str) -> None:
+        """Refuse an address of another kind than our own: it may be of a stranger's making.
+
+        A socket that connects within a process to a name that nobody has cannot even be closed;
+        libzmq waits for somebody to bind it, and ends the process when there are too many.
+        """
+        kind, own = address.partition("://")[0], self.address.partition("://")[0]
+        if own and kind != own:
+            raise AddressError(place_of(address), f"a node at {own}:// reaches others by {own}://")
+
+    def _way_to(self, keyed: str) -> ZmqPeer | LaneConnection:
+        way, address = self._way, place_of(keyed)
         if way == "tcp" or not address.startswith("tcp://"):
-            return self._zmq.connect(address)
+            return self._zmq.connect(keyed)
         if way == "ipc":
             if not self._lane.is_there(address):
                 raise AddressError(address, _unreachable(way))
-            return self._zmq.connect(_ipc_address(address) or address)
-        if self._lane_ends[address] < _LANE_ATTEMPTS or way == "local":
+            return self._zmq.connect(with_key(_ipc_address(address) or address, key_of(keyed)))
+        if self._lane_ends[keyed] < _LANE_ATTEMPTS or way == "local":
             connection = self._lane.connect(address)
             if connection is not None:
                 return connection
         if way == "local":
             raise AddressError(address, _unreachable(way))
-        return self._zmq.connect(address)
+        return self._zmq.connect(keyed)
 
     def disconnect(self, node: int) -> None:
         """Forget a peer; what was given to ZeroMQ for it still gets `linger` seconds."""
@@ -246,8 +276,8 @@ class Endpoints:
     # -- receiving ------------------------------------------------------------------------
 
     @property
-    def refused(self) -> list[ProtocolVersionError]:
-        """Peers of other protocol versions; whoever tells them takes them out."""
+    def refused(self) -> list[VanError]:
+        """Peers of other protocol versions or keys; whoever tells them takes them out."""
         return self._drops.refused
 
     def poll(self, timeout: float, may_spin: bool = False) -> None:
@@ -298,7 +328,29 @@ class Endpoints:
                 peer.close(linger)
         self._peers.clear()
         self._zmq.close()
+        if self._zap is not None:
+            self._zap.close()
         self._poller.close()
+
+
+def way_under(curve: Curve | None, transport: str) -> str:
+    """The way that messages go: the lane checks users and no keys, so CURVE leaves it out.
+
+    >>> way_under(None, "auto")
+    'auto'
+
+    Raises:
+        ConfigError: only the lane will do, but it is not trusted.
+    """
+    if curve is None or curve.trusts_lane or transport == "tcp":
+        return transport
+    if transport != "auto":
+        problem = (
+            f"{transport} checks users and no keys; under [security] curve use auto or tcp, or "
+            f"[security] lane = trusted"
+        )
+        raise ConfigError(problem, section="van", key="transport")
+    return "tcp"
 
 
 def _ipc_address(address: str) -> str | None:

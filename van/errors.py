@@ -5,6 +5,7 @@
     ├── VanError                 moving messages
     │   ├── CodecError           bytes that are no message of ours
     │   │   └── ProtocolVersionError   a peer speaks another version
+    │   ├── HandshakeError       a peer and this node do not accept each other's keys
     │   ├── AddressError         an address cannot be bound or reached
     │   └── UnreachablePeerError a peer does not take messages
     ├── postoffice.errors.*      membership, barriers, time-outs
@@ -71,6 +72,20 @@ class AddressError(VanError):
     def __init__(self, address: str, reason: str) -> None:
         self.address, self.reason = address, reason
         super().__init__(f"address {address}: {reason}")
+
+
+class HandshakeError(VanError):
+    """A peer and this node do not accept each other's keys, or only one of them has any.
+
+    Args:
+        address: of the peer.
+        reason: what is wrong and what to do.
+        is_final: whether ZeroMQ has given up, so that nothing more can reach the peer.
+    """
+
+    def __init__(self, address: str, reason: str, *, is_final: bool) -> None:
+        self.address, self.reason, self.is_final = address, reason, is_final
+        super().__init__(f"no connection with the node at {address}: {reason}")
 
 
 class UnreachablePeerError(VanError):

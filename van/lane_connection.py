@@ -6,7 +6,8 @@ import socket
 
 from van import lane_packets as packets
 from van.config import VanConfig
-from van.lane_receiver import LaneReceiver
+from van.errors import CodecError
+from van.lane_receiver import ConnectionEndedError, LaneReceiver
 from van.lane_sender import LaneSender
 from van.message import Message
 from van.slabs import Place
@@ -35,6 +36,7 @@ class LaneConnection(LaneSender):
         self.address = address
         self.is_ended = False
         self._returning = returning
+        self._is_reading = False
         self._receiver = LaneReceiver(
             sock, config, self._note_hello, self.add_return, self.pool.give_back
         )
@@ -52,7 +54,16 @@ class LaneConnection(LaneSender):
 
     def receive(self) -> Message | None:
         """See `LaneReceiver.receive`."""
-        return self._receiver.receive()
+        if self._is_reading:  # an exception out of a signal handler came in between
+            raise ConnectionEndedError("the reading of a packet was interrupted")
+        self._is_reading = True
+        try:
+            message = self._receiver.receive()
+        except CodecError:
+            self._is_reading = False
+            raise
+        self._is_reading = False
+        return message
 
     def close(self) -> None:
         """End the connection; arrays that were received stay valid."""

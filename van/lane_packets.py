@@ -92,9 +92,12 @@ def pack(
         places: of each frame, or empty when all are inline.
     """
     header_size = len(frames[0]) if frames else 0
-    slabs, returns, drops = tables.slabs, tables.returns, tables.drops
-    head = _HEAD.pack(VERSION, kind, len(slabs), len(returns), len(drops), len(places), header_size)
-    if slabs or returns or drops or places:
+    if tables is NO_TABLES and not places:  # nearly all
+        head = _HEAD.pack(VERSION, kind, 0, 0, 0, 0, header_size)
+    else:
+        slabs, returns, drops = tables.slabs, tables.returns, tables.drops
+        sizes = len(slabs), len(returns), len(drops), len(places)
+        head = _HEAD.pack(VERSION, kind, *sizes, header_size)
         head += b"".join([_PAIR.pack(*pair) for pair in (*slabs, *returns, *places)])
         head += b"".join([_NUMBER.pack(number) for number in drops])
     buffers: list[Frame] = [head]

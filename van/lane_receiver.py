@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from van import lane_packets as packets
-from van.codec import Descriptor, decode_array, decode_header, decode_packed, reserve
+from van.codec import Descriptor, decode_array, decode_packed, reserve
 from van.config import VanConfig
 from van.errors import CodecError, ProtocolVersionError
+from van.headers import HeaderReader
 from van.lane_packets import INLINE_PLACE, STREAMED_PLACE, PacketKind, Tables
 from van.message import Message, Meta
 from van.shared_memory import MOST_SLABS, attach_slab, region
@@ -30,6 +31,7 @@ from van.slabs import Place
 
 _ANCILLARY = socket.CMSG_SPACE(MOST_SLABS * struct.calcsize("i"))
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CUT_DATA, _CUT_RIGHTS = int(socket.MSG_TRUNC), int(socket.MSG_CTRUNC)  # flags of `socket` are slow
 _LONGEST_ADDRESS = 1024
 _MOST_ATTACHED = 1024  # slabs of one peer: growing as they do, no honest one has so many
 
@@ -44,7 +46,7 @@ class _Reading:
     def __init__(self, header: bytearray | bytes, arrays: list[Any]) -> None:
         self.header, self.arrays = header, arrays
         self.meta: Meta | None = None
-        self.descriptors: list[Descriptor] = []
+        self.descriptors: Sequence[Descriptor] = ()
         self.targets: deque[memoryview] = deque()  # what is still to be filled, in order
 
 
@@ -70,6 +72,7 @@ class LaneReceiver:
     ) -> None:
         self._sock, self._config = sock, config
         self._on_hello, self._on_unused, self._take_back = on_hello, on_unused, take_back
+        self._read_header = HeaderReader(config).read
         self._attached: dict[int, mmap.mmap] = {}
         self._reading: _Reading | None = None
 
@@ -92,9 +95,9 @@ class LaneReceiver:
             raise ConnectionEndedError("") from error
         descriptors = _received(ancillary) if ancillary else []
         try:
-            if flags & socket.MSG_TRUNC:
+            if flags & _CUT_DATA:
                 raise ConnectionEndedError("a packet that is too large")
-            if flags & socket.MSG_CTRUNC:
+            if flags & _CUT_RIGHTS:
                 raise ConnectionEndedError(
                     "its shared memory needs more descriptors than this process may still open; "
                     "see ulimit -n"
@@ -112,7 +115,7 @@ class LaneReceiver:
         if packet.kind is PacketKind.MESSAGE:
             if packet.places:
                 return self._read(packet, memoryview(data))
-            return decode_packed(data, packet.body, packet.header_size, self._config)[0]
+            return decode_packed(data, packet.body, packet.header_size, self._read_header)[0]
         if packet.kind is PacketKind.HELLO:
             self._take_hello(packet, data)
         return None
@@ -142,7 +145,7 @@ class LaneReceiver:
         if places[0] == INLINE_PLACE:
             try:
                 header, body = packets.inline(data, body, packet.header_size)
-                return self._read_arrays(header, places[1:], data, body)
+                return self._read_arrays(bytes(header), places[1:], data, body)
             except ProtocolVersionError:
                 raise
             except CodecError as error:
@@ -156,10 +159,10 @@ class LaneReceiver:
         return None
 
     def _read_arrays(
-        self, header: Any, places: Sequence[tuple[int, int]], data: memoryview, body: int
+        self, header: bytes, places: Sequence[tuple[int, int]], data: memoryview, body: int
     ) -> Message | None:
         try:
-            meta, descriptors = decode_header(header, self._config)
+            meta, descriptors = self._read_header(header)
         except ProtocolVersionError:
             if STREAMED_PLACE in places:
                 raise ConnectionEndedError("another version") from None
@@ -178,6 +181,8 @@ class LaneReceiver:
                 targets.append(raw.data)
             else:
                 arrays.append(decode_array(self._shared(place, descriptor[2]), descriptor))
+        if not targets:
+            return Message(meta, arrays)
         targets = deque(target for target in targets if target.nbytes)
         if not targets:
             return _message(meta, arrays, descriptors)
@@ -207,7 +212,7 @@ class LaneReceiver:
             raise ConnectionEndedError("") from error
         for fd in _received(ancillary):
             os.close(fd)
-        if not count or flags & socket.MSG_TRUNC or ancillary:
+        if not count or flags & _CUT_DATA or ancillary:
             raise ConnectionEndedError("a part that is too large" if count else "")
         if count < target.nbytes:
             reading.targets[0] = target[count:]
@@ -237,7 +242,7 @@ def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return found
 
 
-def _message(meta: Meta, arrays: list[Any], descriptors: list[Descriptor]) -> Message:
+def _message(meta: Meta, arrays: list[Any], descriptors: Sequence[Descriptor]) -> Message:
     whole: list[NDArray[Any]] = []
     for array, descriptor in zip(arrays, descriptors, strict=True):
         is_raw = array.dtype == np.uint8 and array.flags.writeable

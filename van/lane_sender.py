@@ -38,10 +38,16 @@ class LaneSender:
     Args:
         sock: connected, of type SOCK_SEQPACKET, not blocking.
         budget: bytes of shared memory.
+
+    Attributes:
+        is_torn: work on a packet has begun and not ended. Where nobody is at work that means an
+            exception out of a signal handler came in between: a descriptor may have parted from
+            its packet, so the connection must end.
     """
 
     def __init__(self, sock: socket.socket, budget: int) -> None:
         self.waiting = Outgoing()
+        self.is_torn = False
         self.pool = SlabPool(budget)
         self._sock = sock
         self._packet: list[Frame] | None = None  # what the socket did not take
@@ -100,10 +106,13 @@ class LaneSender:
         if self._packet is not None or self._parts or self.waiting:
             self.waiting.add(parcel)  # `is_blocked_after_pump` is called when it may succeed
             return False
+        self.is_torn = True
         packet = self._begin(parcel)
         if self._write(packet):
+            self.is_torn = False
             return not self._parts or not self.is_blocked_after_pump()
         self._packet = packet
+        self.is_torn = False
         return False
 
     def is_blocked_after_pump(self) -> bool:
@@ -112,6 +121,12 @@ class LaneSender:
         Raises:
             ConnectionEndedError: the other side has closed.
         """
+        self.is_torn = True
+        is_blocked = self._pump()
+        self.is_torn = False
+        return is_blocked
+
+    def _pump(self) -> bool:
         while True:
             if self._packet is None:
                 if self._parts:
@@ -185,7 +200,9 @@ class LaneSender:
     def send_returns(self) -> None:
         """Give back what nobody reads, if no message is about to take it along. See `pump`."""
         if self._returns and self._packet is None and not self._parts and not self.waiting:
+            self.is_torn = True
             self._packet = packets.pack(PacketKind.NOTICE, tables=self._tables())
+            self.is_torn = False
 
     def close(self) -> None:
         """Give up the memory."""

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _LONGEST_NAME = 100  # bytes; the kernel's limit is 108
 _CONNECTIONS_AT_ONCE = 4096
 _MANY_RETURNS = 32
+_TORN = "the sending of a packet was interrupted; the connection is made anew"
 _CREDENTIALS = struct.Struct("=3i")  # process, user, group
 
 PeerUser = Callable[[socket.socket], int]
@@ -182,6 +183,10 @@ class LocalLane:
 
     def post(self, connection: LaneConnection, parcel: Parcel) -> None:
         """Send `parcel`, or let it wait."""
+        if connection.is_torn:
+            connection.waiting.add(parcel)  # goes another way
+            self._end(connection, _TORN, "interrupted")
+            return
         try:
             if connection.post(parcel):
                 return
@@ -192,6 +197,9 @@ class LocalLane:
     def pump(self, connection: LaneConnection) -> None:
         """Send what the connection takes now."""
         if connection.is_ended:
+            return
+        if connection.is_torn:
+            self._end(connection, _TORN, "interrupted")
             return
         try:
             self._watch(connection, connection.is_blocked_after_pump())
@@ -225,9 +233,9 @@ class LocalLane:
                     return message
         return None
 
-    def _end(self, connection: LaneConnection, why: str) -> None:
+    def _end(self, connection: LaneConnection, why: str, count: str = "malformed") -> None:
         if why:
-            self._drops.add("malformed", connection.address or "local", why)
+            self._drops.add(count, connection.address or "local", why)
         self._poller.unregister(connection.fileno())
         del self._connections[connection.fileno()]
         self._writing.discard(connection)

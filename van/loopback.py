@@ -2,9 +2,10 @@
 
 Nodes run their programs in threads of which exactly one moves at a time. When all of them wait,
 the network picks by its random generator what happens next: one message of one link is delivered
-(links are first in, first out), or a program whose wait is over goes on. So one seed is one
-order of events, and any order that ZeroMQ could bring can come up. Time is virtual: it moves on
-only when nothing else can happen.
+(links are first in, first out), a timer that is due is called, or a program whose wait is over goes
+on. So one seed is one order of events, and any order that ZeroMQ could bring can come up. Time is
+virtual: it moves on only when nothing else can happen. A program can be killed, and another started
+in its place, at any moment.
 
 Source: FoundationDB's simulation (Zhou et al., SIGMOD 2021, section 4) in a page of Python.
 """
@@ -22,12 +23,20 @@ from numpy.typing import DTypeLike, NDArray
 
 from van.codec import Buffer, decode, encode
 from van.config import VanConfig
-from van.errors import AddressError, ProtocolVersionError, VanError
+from van.errors import AddressError, VanError
+from van.faults import Delayed, FaultPlan
 from van.message import Message
+from van.timers import NEVER, Timers
+
+_LONGEST_IDLE = 3600.0  # seconds in which only timers were called: whoever waits, waits for ever
 
 
 class DeadlockError(VanError):
     """Every program waits, no message is under way and no time-out is due."""
+
+
+class _Killed(BaseException):
+    """Unwinds a program that was killed; no handler of errors takes it for one."""
 
 
 class _Program:
@@ -39,6 +48,8 @@ class _Program:
         self.deadline: float | None = None
         self.failure: BaseException | None = None
         self.ended = False
+        self.is_killed = False
+        self.vans: list[LoopbackVan] = []  # made while it ran
         self.baton = threading.Event()
         self._run, self._network = run, network
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -47,10 +58,13 @@ class _Program:
         self.baton.wait()
         self.baton.clear()
         try:
-            if not self._network.aborted:
+            if not self._network.aborted and not self.is_killed:
                 self._run()
+        except _Killed:
+            pass
         except BaseException as error:
-            self.failure = error
+            if not self.is_killed:
+                self.failure = error
         self.ended = True
         self._network.baton.set()
 
@@ -59,6 +73,8 @@ class _Program:
         self._network.baton.set()
         self.baton.wait()
         self.baton.clear()
+        if self.is_killed:
+            raise _Killed
         if self._network.aborted:
             raise DeadlockError("the network was stopped")
 
@@ -69,27 +85,56 @@ class LoopbackNetwork:
     Args:
         seed: of the order of events.
         config: limits of the codec, through which every message goes.
+        plan: what goes wrong; None: nothing does.
     """
 
-    def __init__(self, seed: int = 0, config: VanConfig | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, config: VanConfig | None = None, plan: FaultPlan | None = None
+    ) -> None:
         self.config = config or VanConfig()
+        self.plan = plan
         self.now = 0.0
         self.log: list[str] = []
         self.baton = threading.Event()
         self.aborted = False
         self._random = random.Random(seed)
         self._links: dict[tuple[str, str], deque[list[Buffer]]] = {}
+        self._delayed = Delayed()
         self._vans: dict[str, LoopbackVan] = {}
         self._programs: list[_Program] = []
         self._current: _Program | None = None
+        self._last_event = 0.0  # when something else than a timer or what it sent happened
+        self._is_running = False
 
     def van(self) -> LoopbackVan:
-        """A van on this network."""
-        return LoopbackVan(self)
+        """A van on this network; it dies with the program that makes it."""
+        van = LoopbackVan(self)
+        if self._current is not None:
+            self._current.vans.append(van)
+        return van
 
     def spawn(self, name: str, run: Callable[[], None]) -> None:
-        """Add a program; it starts with `run_all`."""
-        self._programs.append(_Program(name, run, self))
+        """Add a program; it starts with `run_all`, or at once where that is under way."""
+        program = _Program(name, run, self)
+        self._programs.append(program)
+        if self._is_running:
+            program.thread.start()
+
+    def kill(self, name: str) -> None:
+        """End the programs called `name` at once, as kill -9 would: nothing more is sent.
+
+        Not to be called by the program itself.
+        """
+        for program in self._programs:
+            if program.name == name and not program.ended:
+                program.is_killed = True
+                for van in program.vans:
+                    van.close()
+                self.log.append(f"{self.now:.3f} {name} killed")
+
+    def is_over(self, name: str) -> bool:
+        """Whether no program called `name` runs any more."""
+        return all(program.ended for program in self._programs if program.name == name)
 
     def run_all(self) -> None:
         """Run all programs to their ends.
@@ -100,6 +145,7 @@ class LoopbackNetwork:
         """
         for program in self._programs:
             program.thread.start()
+        self._is_running = True
         try:
             while any(not program.ended for program in self._programs):
                 self._step()
@@ -107,31 +153,46 @@ class LoopbackNetwork:
                     if program.failure is not None:
                         raise program.failure
         finally:
+            self._is_running = False
             self._abort()
 
     def _step(self) -> None:
-        able = [p for p in self._programs if not p.ended and (p.ready() or self._overdue(p))]
+        able = [p for p in self._programs if not p.ended and self._can_go_on(p)]
         links = [link for link, queue in self._links.items() if queue and link[1] in self._vans]
-        choices = len(able) + len(links)
+        ticking = [van for van in self._vans.values() if van.timers.next_due <= self.now]
+        choices = len(able) + len(links) + len(ticking)
         if not choices:
             self._advance_time()
             return
         pick = self._random.randrange(choices)
         if pick < len(able):
+            self._last_event = self.now
             self._resume(able[pick])
-        else:
+        elif pick < len(able) + len(links):
             self._deliver(links[pick - len(able)])
+        else:
+            ticking[pick - len(able) - len(links)].tick()
+
+    def _can_go_on(self, program: _Program) -> bool:
+        return program.is_killed or program.ready() or self._overdue(program)
 
     def _overdue(self, program: _Program) -> bool:
         return program.deadline is not None and self.now >= program.deadline
 
     def _advance_time(self) -> None:
         deadlines = [p.deadline for p in self._programs if not p.ended and p.deadline is not None]
+        timers = [v.timers.next_due for v in self._vans.values() if v.timers.next_due < NEVER]
+        if self._delayed.next_due is not None:
+            timers.append(self._delayed.next_due)
+        if not deadlines and self.now - self._last_event < _LONGEST_IDLE:
+            deadlines = timers
         if not deadlines:
             waiting = ", ".join(p.name for p in self._programs if not p.ended)
             story = "\n".join(self.log[-20:])
             raise DeadlockError(f"nothing can happen; waiting: {waiting}; last events:\n{story}")
-        self.now = max(self.now, min(deadlines))
+        self.now = max(self.now, min([*deadlines, *timers]))
+        for link, frames in self._delayed.due(self.now):
+            self._links.setdefault(link, deque()).append(frames)
 
     def _resume(self, program: _Program) -> None:
         self.baton.clear()
@@ -185,7 +246,12 @@ class LoopbackNetwork:
             frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
             for frame in frames
         ]
-        self._links.setdefault((source, target), deque()).append(copied)
+        link = (source, target)
+        for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
+            if after:
+                self._delayed.add(self.now + after, (link, copied))
+            else:
+                self._links.setdefault(link, deque()).append(copied)
 
 
 class LoopbackVan:
@@ -193,17 +259,26 @@ class LoopbackVan:
 
     def __init__(self, network: LoopbackNetwork) -> None:
         self.receiver: Callable[[Message], None] = lambda message: None
-        self.on_refused: Callable[[ProtocolVersionError], None] = lambda error: None
+        self.on_refused: Callable[[VanError], None] = lambda error: None
         self.reports_waits: float | None = None
         self.is_closed = False
         self.is_driving = False
         self.counts: Counter[str] = Counter()
+        self.timers = Timers()
         self.address = ""
         self._network = network
         self._peers: dict[int, str] = {}
 
     def now(self) -> float:
         return self._network.now
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.every(seconds, call, self.now())
+
+    def tick(self) -> None:
+        """Call the timers that are due."""
+        for call in self.timers.due(self.now()):
+            call()
 
     def bind(self, address: str) -> str:
         self._network.attach(address, self)
@@ -218,7 +293,7 @@ class LoopbackVan:
 
     def send(self, message: Message) -> None:
         target = self._peers.get(message.meta.recipient)
-        if target is None:
+        if target is None or self.is_closed:
             self.counts["undeliverable"] += 1
             return
         self.counts["sent"] += 1
@@ -237,5 +312,7 @@ class LoopbackVan:
         return self._network.wait(done, None if timeout is None else self.now() + timeout)
 
     def close(self, linger: float | None = None) -> None:
-        self.is_closed = True
-        self._network.detach(self.address)
+        if not self.is_closed:
+            self.is_closed = True
+            self.timers.clear()
+            self._network.detach(self.address)

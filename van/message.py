@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from van.peer import Peer
+
 PROTOCOL_VERSION = 1
 
 UNASSIGNED = 0
@@ -125,6 +127,7 @@ class Message:
     meta: Meta
     arrays: list[NDArray[Any]] = field(default_factory=list)
     is_ours: bool = False
+    peer: Peer | None = None  # who sent it, by its key; None: the way it came knows no keys
 
     def __repr__(self) -> str:
         meta = self.meta

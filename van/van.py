@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
-from van.errors import ProtocolVersionError
+from van.errors import VanError
 from van.message import Message
 
 
@@ -21,13 +21,14 @@ class Van(Protocol):
 
     Attributes:
         receiver: takes what arrives; it may send, and may itself wait.
-        on_refused: called when a peer of another protocol version is met.
+        on_refused: called when a peer of another protocol version is met
+            (`ProtocolVersionError`), or one whose keys do not fit ours (`HandshakeError`).
         reports_waits: seconds after which a wait is worth a word; None where time is virtual.
         counts: messages `received`, `sent`, and dropped by reason.
     """
 
     receiver: Callable[[Message], None]
-    on_refused: Callable[[ProtocolVersionError], None]
+    on_refused: Callable[[VanError], None]
     reports_waits: float | None
 
     @property
@@ -44,6 +45,12 @@ class Van(Protocol):
 
     def now(self) -> float:
         """Seconds on this van's clock."""
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have the driving thread make `call` each `seconds`, until this van is closed; any thread.
+
+        A call must be quick; it may send. What it raises is logged.
+        """
 
     def bind(self, address: str) -> str:
         """Be reachable; returns the real address. Raises `AddressError`."""

@@ -9,39 +9,42 @@ its order can still be changed: ZeroMQ gets few large frames of a peer at a time
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import zmq
 from numpy.typing import NDArray
-from zmq.utils.monitor import parse_monitor_message
 
+from van.addresses import place_of
 from van.chunks import Reassembler
 from van.codec import (
     Descriptor,
     Frame,
     decode_array,
-    decode_header,
     decode_joined,
     is_joined,
 )
 from van.config import VanConfig
+from van.curve import Curve
 from van.drops import Drops
 from van.errors import AddressError, CodecError
+from van.headers import HeaderReader
 from van.message import Message
+from van.monitor import Dialling, Doorway
 from van.outgoing import Outgoing, Parcel
 from van.poller import Poller
-
-_CONNECTION_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+from van.zap import Gate
 
 # Attributes of zmq cost a look-up of an enumeration's member at each use.
 _FD, _EVENTS, _MORE, _POLLIN = int(zmq.FD), int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
 _DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
 
+
+_LEAST_MAXIMUM = 16 << 20  # bytes of a frame that ZeroMQ may take memory for
 
 LENT_PIECES = 4  # of `[van] chunk` bytes; beyond it frames wait with us
 
@@ -74,6 +77,7 @@ class ZmqPeer:
         is_in_process: bool,
     ) -> None:
         self.waiting = Outgoing()
+        self.dialling: Dialling | None = None
         self.is_in_process = is_in_process
         self._dealer, self._wake = dealer, wake
         self._zero_copy_from = config.zero_copy_from
@@ -159,6 +163,8 @@ class ZmqPeer:
 
     def close(self, linger: float | None) -> None:
         """Close; what was given to ZeroMQ still has `linger` seconds, or `[van] linger`."""
+        if self.dialling is not None:
+            self.dialling.close()
         self._dealer.close() if linger is None else self._dealer.close(int(1000 * linger))
 
     def __repr__(self) -> str:
@@ -174,6 +180,8 @@ class ZmqSockets:
         config: limits.
         poller: is told the descriptors to look at.
         drops: counts what is dropped.
+        curve: keys of this node; None: no encryption, and no peer is known.
+        gate: with `curve`, knows the peers that were let in.
     """
 
     def __init__(
@@ -182,28 +190,36 @@ class ZmqSockets:
         config: VanConfig,
         poller: Poller,
         drops: Drops,
+        curve: Curve | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._drops = drops
+        self._curve, self._gate = curve, gate
         self._config = config
         self._context = context
         self._poller = poller
         self._router = context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.RCVHWM, config.backlog)
-        # Twice our own limit: what lies between is counted, beyond it libzmq cuts the peer off.
-        self._router.setsockopt(zmq.MAXMSGSIZE, 2 * config.max_frame)
+        self._router.setsockopt(zmq.MAXMSGSIZE, largest_frame(config))
+        self._router.setsockopt(zmq.HANDSHAKE_IVL, int(1000 * config.handshake_timeout))
         self._router.setsockopt(zmq.LINGER, 0)
         self._router_fd = self._router.getsockopt(_FD)
-        self._monitor = self._router.get_monitor_socket(_CONNECTION_EVENTS)
-        self._monitor_fd = self._monitor.getsockopt(_FD)
+        # Only a frame that is not copied tells whose it is.
+        self._receive_id = (
+            self._router.recv if curve is None else partial(self._router.recv, copy=False)
+        )
+        if curve is not None:
+            curve.serve(self._router)
+        # Without CURVE, nodes come and go that look foreign: no reason to warn.
+        level = logging.INFO if curve is None else logging.WARNING
+        self._doorway = Doorway(self._router, poller, drops, config.half_open, level)
         self._reassembler = Reassembler(config)
+        self._read_header = HeaderReader(config).read
         self._owns_frames = True  # those that come from other processes are nobody else's
-        self._greeting: dict[int, None] = {}  # accepted, handshake not seen; oldest first
         # ZeroMQ signals only that something has changed: after a signal its sockets are asked
         # until they have nothing more, and then the next signal is waited for.
         self.may_receive, self._is_signalled = True, False
         poller.register(self._router_fd, self._note_change)
-        poller.register(self._monitor_fd, self._note_handshakes)
-        self._note_handshakes(0)  # signals begin when a socket has once been found empty
 
     def _note_change(self, events: int) -> None:
         self.may_receive = self._is_signalled = True
@@ -220,10 +236,16 @@ class ZmqSockets:
             self._router.bind(address)
         except zmq.ZMQError as error:
             raise AddressError(address, f"cannot listen there: {error.strerror}") from None
-        return str(self._router.get_string(zmq.LAST_ENDPOINT))
+        actual = str(self._router.get_string(zmq.LAST_ENDPOINT))
+        port = actual.rpartition(":")[2]
+        if actual.startswith("tcp://") and port.isdigit():
+            self._doorway.port = int(port)
+        return actual
 
     def connect(self, address: str) -> ZmqPeer:
         """A way to the node at `address`, whether it listens already or not.
+
+        A handshake that fails is reported to `drops`.
 
         Raises:
             AddressError: no address, or no descriptor left for a socket.
@@ -236,31 +258,24 @@ class ZmqSockets:
         dealer.setsockopt(zmq.RECONNECT_IVL, 20)
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         dealer.setsockopt(zmq.LINGER, int(1000 * self._config.linger))
+        place, dialling = place_of(address), None
+        is_in_process = place.startswith("inproc://")
         try:
-            dealer.connect(address)
+            if self._curve is not None:
+                self._curve.dial(dealer, address)
+            if not is_in_process:
+                dialling = Dialling(
+                    dealer, address, self._curve, self._poller, self._drops.add_handshake
+                )
+            dealer.connect(place)
         except zmq.ZMQError as error:
+            if dialling is not None:
+                dialling.close()
             dealer.close(0)
-            raise AddressError(address, f"cannot connect to it: {error.strerror}") from None
-        return ZmqPeer(dealer, self._config, self._poller.wake, address.startswith("inproc://"))
-
-    def _note_handshakes(self, events: int) -> None:
-        """Count connections that end without a handshake: libzmq hangs up on what is not ZMTP.
-
-        The event of a handshake does not say of which connection; taking the oldest keeps the
-        count right in the end.
-        """
-        while self._monitor.getsockopt(_EVENTS) & _POLLIN:
-            event = parse_monitor_message(self._monitor.recv_multipart())
-            kind, connection = event["event"], event["value"]
-            if kind == zmq.EVENT_ACCEPTED:
-                self._greeting[connection] = None
-            elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._greeting:
-                del self._greeting[next(iter(self._greeting))]
-            elif kind == zmq.EVENT_DISCONNECTED and connection in self._greeting:
-                del self._greeting[connection]
-                # A node that goes while another connects looks foreign too: no reason to warn.
-                text = "it ended without a ZeroMQ handshake"
-                self._drops.add("foreign", "foreign", text, logging.INFO)
+            raise AddressError(place, f"cannot connect to it: {error.strerror}") from None
+        peer = ZmqPeer(dealer, self._config, self._poller.wake, is_in_process)
+        peer.dialling = dialling
+        return peer
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None; what is not one of ours is dropped."""
@@ -269,18 +284,36 @@ class ZmqSockets:
             if self._is_signalled:
                 self._is_signalled = False
                 try:
-                    routing_id = self._router.recv(_DONTWAIT)
+                    routing_id = self._receive_id(_DONTWAIT)
                 except zmq.Again:
                     continue
             elif self._router.getsockopt(_EVENTS) & _POLLIN:
-                routing_id = self._router.recv(_DONTWAIT)
+                routing_id = self._receive_id(_DONTWAIT)
             else:
                 self.may_receive = False
                 break
-            message = self._receive_one(routing_id)
+            receive = self._receive_one if self._gate is None else self._receive_known
+            message = receive(routing_id)
             if message is not None:
                 return message
         return None
+
+    def _receive_known(self, routing_id: zmq.Frame) -> Message | None:
+        """A message with the key that its connection has proved; others are dropped."""
+        assert self._gate is not None
+        try:
+            peer = self._gate.peer(str(routing_id.get("User-Id")))
+        except zmq.ZMQError:  # a connection within this process, which has no handshake
+            peer = None
+        if peer is None:
+            self._drops.add("refused", "no key", "it came without a key")
+            self._skip_rest()
+            return None
+        # A peer may call its connection as it likes, also like another's.
+        message = self._receive_one(peer.key.encode() + routing_id.bytes)
+        if message is not None:
+            message.peer = peer
+        return message
 
     def _receive_one(self, routing_id: bytes) -> Message | None:
         router = self._router
@@ -289,8 +322,8 @@ class ZmqSockets:
             header = router.recv(_DONTWAIT)
             more = router.getsockopt(_MORE)
             if not more and is_joined(header):
-                return decode_joined(header, self._config)
-            meta, descriptors = decode_header(header, self._config)
+                return decode_joined(header, self._read_header)
+            meta, descriptors = self._read_header(header)
             arrays = []
             for descriptor in descriptors:
                 if not more:
@@ -306,9 +339,12 @@ class ZmqSockets:
             return message if meta.chunk[1] == 1 else self._reassembler.add(routing_id, message)
         except CodecError as error:
             self._drops.add_error(routing_id, error)
-        while router.getsockopt(_MORE):
-            router.recv(_DONTWAIT, copy=False)
+        self._skip_rest()
         return None
+
+    def _skip_rest(self) -> None:
+        while self._router.getsockopt(_MORE):
+            self._router.recv(_DONTWAIT, copy=False)
 
     def _receive_array(self, descriptor: Descriptor) -> NDArray[Any]:
         if descriptor[2] < self._config.zero_copy_from:
@@ -318,8 +354,15 @@ class ZmqSockets:
     def close(self) -> None:
         """Close what receives."""
         self._poller.unregister(self._router_fd)
-        self._poller.unregister(self._monitor_fd)
-        with contextlib.suppress(zmq.ZMQError):
-            self._router.disable_monitor()
-        self._monitor.close(0)
+        self._doorway.close()
         self._router.close(0)
+
+
+def largest_frame(config: VanConfig) -> int:
+    """The bytes of a frame beyond which libzmq cuts a peer off before it takes memory for it.
+
+    Larger messages come in pieces of the sender's `[van] chunk`, which should be ours. Some more
+    is let through, so that it is dropped and counted by name.
+    """
+    pieces = max(_LEAST_MAXIMUM, 8 * config.chunk, 2 * config.max_header)
+    return min(2 * config.max_frame, pieces)

@@ -67,6 +67,7 @@ def train_command(
     check_model(settings, origin)
     job_config = cluster_config(cluster, cluster_overrides, servers, workers, sync)
     job_config = named_after(out, job_config)
+    job_config.checkpoint.require_times()
     if mode == "cluster":
         check_size(job_config)
     run = RunFolder(path=out)
@@ -92,6 +93,7 @@ def train_command(
             workers=job_config.cluster.workers,
             sync=job_config.param_sync.mode == "sync",
             seed=job_config.run.seed,
+            checkpoint=job_config.checkpoint,
             warnings=tuple(warnings),
         )
         check_network(job, origin)

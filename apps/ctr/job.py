@@ -10,13 +10,14 @@ RUN/learning_curve.png   the latter as a picture
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from apps.ctr.errors import SavedModelError
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
 from apps.ctr.output import replacing, writing
+from kv.checkpoint.config import CheckpointConfig
 
 MODES = ("local", "threads", "cluster")
 
@@ -69,6 +70,7 @@ class TrainJob:
         mode: local (one process, no network), threads or cluster (processes).
         sync: whether the tables wait for all workers in each step.
         seed: of initial values.
+        checkpoint: where the job is saved, and what it goes on from.
         warnings: what looked like a mistake in the ini files, to be repeated at the end.
     """
 
@@ -81,6 +83,7 @@ class TrainJob:
     workers: int = 1
     sync: bool = False
     seed: int = 1
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -91,6 +94,7 @@ class TrainJob:
     def write(self) -> None:
         """Leave the job in its run folder, where `read_job` finds it."""
         found = {**vars(self), "conf": self.conf.as_dict(), "run": str(self.run.path)}
+        found["checkpoint"] = dict(vars(self.checkpoint))
         found |= {"train": str(self.train), "test": self.test and str(self.test)}
         write_json(self.run.job, found)
 
@@ -108,6 +112,7 @@ def read_train_job(run: Path) -> TrainJob:
         raise SavedModelError(run, f"{folder.job} cannot be read: {error}") from error
     found["conf"] = model_config(plain_sections(found["conf"]), file=str(folder.job))
     found |= {"run": folder, "train": Path(found["train"])}
+    found["checkpoint"] = CheckpointConfig(**found.get("checkpoint", {}))
     found["warnings"] = tuple(found.get("warnings", ()))
     return TrainJob(**{**found, "test": found["test"] and Path(found["test"])})
 

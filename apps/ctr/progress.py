@@ -111,5 +111,11 @@ class Progress:
             with writing(self._log), self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
+    def go_on(self, rows: int, whence: str) -> None:
+        """So many rows were trained on by the run that this one goes on from: say so."""
+        self._rows = rows
+        self._bar.update(rows)
+        self._say(f"going on from {whence}, {rows:,} rows of this worker were trained on")
+
     def close(self) -> None:
         self._bar.close()

@@ -109,7 +109,15 @@ def _run_here(job: TrainJob, say: Say) -> None:
     workers: list[Worker] = [cluster.worker(rank) for rank in range(job.workers)]
     progress = _progress(job, data, say)
     try:
-        result = train_together(workers, job.conf, data, test, sync=job.sync, listener=progress)
+        result = train_together(
+            workers,
+            job.conf,
+            data,
+            test,
+            sync=job.sync,
+            listener=progress,
+            checkpoint=job.checkpoint,
+        )
     finally:
         progress.close()
     finish(job, data, result)
@@ -135,7 +143,15 @@ def _run_processes(job: TrainJob, cluster: JobConfig) -> None:
 def _work(job: TrainJob, worker: Worker, data: Dataset, test: Dataset | None, say: Say) -> None:
     progress = _progress(job, data, say) if worker.rank == 0 else None
     try:
-        result = train_worker(worker, job.conf, data, test, sync=job.sync, listener=progress)
+        result = train_worker(
+            worker,
+            job.conf,
+            data,
+            test,
+            sync=job.sync,
+            listener=progress,
+            checkpoint=job.checkpoint,
+        )
     finally:
         if progress is not None:
             progress.close()
@@ -170,6 +186,7 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
         "workers": job.workers,
         "model": job.conf.net.model,
         "seed": job.seed,
+        "resumed_from": result.resumed_from,
         "train_samples": result.train_samples,
         "train_logloss": result.train_logloss,
         "seconds": result.seconds,

@@ -13,49 +13,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apps.ctr.batch import Rows, part_bounds
 from apps.ctr.dataset import Dataset
+from apps.ctr.keeping import Keeper, Meets, Position, Standing, TogetherKeeper
 from apps.ctr.learner import Learner
-from apps.ctr.metrics import Quality, quality, row_losses
+from apps.ctr.metrics import Quality, quality
 from apps.ctr.modelconf import ModelConfig
-from apps.ctr.progress import Step
+from apps.ctr.progress import Progress, Step
+from apps.ctr.share import Share
 from apps.ctr.snapshot import Snapshot, take_snapshot
 from apps.ctr.stopwatch import PARTS, Stopwatch
+from kv.checkpoint.config import CheckpointConfig
 from kv.protocols import Worker
 
 Listener = Callable[[Step], None]
-
-
-@dataclass
-class Share:
-    """What one worker did, as it is gathered at rank 0."""
-
-    rows: int = 0
-    seconds: float = 0.0
-    epoch: int = 0
-    epoch_rows: int = 0
-    epoch_loss: float = 0.0
-    clicks: int = 0
-    step_seconds: dict[str, float] = field(default_factory=dict)
-    labels: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    scores: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-
-    def add(self, step: Step) -> None:
-        if step.epoch != self.epoch:
-            self.epoch, self.epoch_rows, self.epoch_loss = step.epoch, 0, 0.0
-        self.rows += len(step.labels)
-        self.clicks += int(np.count_nonzero(step.labels))
-        self.epoch_rows += len(step.labels)
-        self.epoch_loss += float(row_losses(step.labels, step.scores).sum())
-
-    def as_message(self) -> dict[str, Any]:
-        return dict(vars(self))
+NO_CHECKPOINTS = CheckpointConfig()
 
 
 @dataclass(frozen=True)
@@ -70,6 +48,7 @@ class TrainResult:
         step_seconds: part of a step -> seconds, a list by rank.
         test: quality on the test data; None without any.
         snapshot: the trained parameters.
+        resumed_from: the checkpoint that the run went on from, or None.
     """
 
     train_samples: int
@@ -79,6 +58,7 @@ class TrainResult:
     step_seconds: dict[str, list[float]]
     test: Quality | None
     snapshot: Snapshot
+    resumed_from: str | None = None
 
     @property
     def samples_per_second(self) -> float:
@@ -98,14 +78,26 @@ class TrainResult:
         return self.snapshot.digest()
 
 
-def train_steps(learner: Learner, data: Dataset, *, sync: bool) -> Iterator[Step]:
-    """Train on all epochs, one step at each `next`; see the module for who gets which rows."""
+def train_steps(
+    learner: Learner,
+    data: Dataset,
+    *,
+    sync: bool,
+    start: Position = Position(),  # noqa: B008 (it is frozen)
+    meets_next: Meets = lambda: False,
+) -> Iterator[Step]:
+    """Train on all epochs, one step at each `next`; see the module for who gets which rows.
+
+    Args:
+        start: how far the data has been trained on.
+        meets_next: whether workers meet after the next step, so that nothing is asked for ahead.
+    """
     conf = learner.conf.train
-    shares = _shares(learner, data, sync)
+    shares = _shares(learner, data, sync, start)
     learner.clock.skip()
     for share, upcoming in _with_next(shares, look_ahead=conf.prefetch and not sync):
         learner.clock.lap("data")
-        next_rows = None if upcoming is None else upcoming.rows
+        next_rows = None if upcoming is None or meets_next() else upcoming.rows
         loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
         yield Step(share.epoch, share.number, share.rows.labels, scores, loss)
         learner.clock.skip()
@@ -121,13 +113,15 @@ class _Batch(NamedTuple):
     batch_rows: int
 
 
-def _shares(learner: Learner, data: Dataset, sync: bool) -> Iterator[_Batch]:
-    """The batches, or parts of batches, that the learner's worker trains on."""
+def _shares(learner: Learner, data: Dataset, sync: bool, start: Position) -> Iterator[_Batch]:
+    """The batches, or parts of batches, that the learner's worker trains on from `start` on."""
     conf, worker = learner.conf.train, learner.worker
     rank, workers = worker.rank, worker.num_workers
-    for epoch in range(1, conf.epoch + 1):
+    for epoch in range(start.epoch, conf.epoch + 1):
         shuffle = (conf.seed, epoch) if conf.shuffle else None
-        for number, batch in enumerate(data.batches(conf.batch_size, shuffle=shuffle)):
+        done = start.batch if epoch == start.epoch else 0
+        batches = islice(data.batches(conf.batch_size, shuffle=shuffle), done, None)
+        for number, batch in enumerate(batches, done):
             if not sync and number % workers != rank:
                 continue
             bounds = part_bounds(batch.size, rank, workers) if sync else (0, batch.size)
@@ -164,6 +158,7 @@ def train_worker(
     *,
     sync: bool,
     listener: Listener | None = None,
+    checkpoint: CheckpointConfig = NO_CHECKPOINTS,
 ) -> TrainResult | None:
     """Train as one of the workers of a job, then test; all workers must call this.
 
@@ -172,19 +167,29 @@ def train_worker(
         data: the same rows for each worker, who takes its own of them.
         sync: as the job's tables are; it says how batches are cut.
         listener: is told of each step of this worker.
+        checkpoint: where the run is saved and goes on from, if anywhere.
     Returns:
         The result over all workers at rank 0, None elsewhere.
     """
     learner = Learner(worker, conf, data.schema, Stopwatch())
-    if worker.rank == 0:
+    standing = Standing(learner)
+    keeper = Keeper(learner, standing, data, checkpoint, sync=sync)
+    if not keeper.resume() and worker.rank == 0:
         learner.assign_initial()
+    _go_on(listener, standing)
     worker.barrier("model is ready")
-    share, started = Share(), time.perf_counter()
-    for step in train_steps(learner, data, sync=sync):
-        share.add(step)
+    started = time.perf_counter() - standing.share.seconds
+    steps = train_steps(
+        learner, data, sync=sync, start=standing.position, meets_next=keeper.meets_next
+    )
+    for step in steps:
+        standing.add(step)
         if listener is not None:
             listener(step)
-    share.seconds = time.perf_counter() - started
+        standing.share.seconds = time.perf_counter() - started
+        keeper.at_step()
+    keeper.close()
+    share = standing.share
     share.step_seconds = dict(learner.clock.seconds)
     worker.barrier("model is trained")
     if test is not None:
@@ -192,7 +197,8 @@ def train_worker(
     shares = worker.gather(share.as_message())
     result = None
     if shares is not None:
-        result = _result([Share(**found) for found in shares], learner, test is not None)
+        found = [Share(**share) for share in shares]
+        result = _result(found, learner, test is not None, standing.resumed_from)
     worker.barrier("model is read")
     return result
 
@@ -205,6 +211,7 @@ def train_together(
     *,
     sync: bool,
     listener: Listener | None = None,
+    checkpoint: CheckpointConfig = NO_CHECKPOINTS,
 ) -> TrainResult:
     """Train as all workers of a job at once in one thread, who take their steps in turn.
 
@@ -212,9 +219,16 @@ def train_together(
     `train_worker`; `listener` is told of the steps of rank 0.
     """
     learners = [Learner(worker, conf, data.schema, Stopwatch()) for worker in workers]
-    learners[0].assign_initial()
-    shares, started = [Share() for _ in workers], time.perf_counter()
-    runs = [train_steps(learner, data, sync=sync) for learner in learners]
+    standings = [Standing(learner) for learner in learners]
+    keeper = TogetherKeeper(learners, standings, data, checkpoint, sync=sync)
+    if not keeper.resume():
+        learners[0].assign_initial()
+    _go_on(listener, standings[0])
+    started = time.perf_counter() - max(standing.share.seconds for standing in standings)
+    runs = [
+        train_steps(learner, data, sync=sync, start=standing.position)
+        for learner, standing in zip(learners, standings, strict=True)
+    ]
     running = list(range(len(runs)))
     while running:
         for rank in list(running):
@@ -222,16 +236,28 @@ def train_together(
             if step is None:
                 running.remove(rank)
                 continue
-            shares[rank].add(step)
+            standings[rank].add(step)
+            standings[rank].share.seconds = time.perf_counter() - started
             if listener is not None and rank == 0:
                 listener(step)
+        if running:
+            keeper.at_step()
+    shares = [standing.share for standing in standings]
     for learner, share in zip(learners, shares, strict=True):
         share.seconds = time.perf_counter() - started
         share.step_seconds = dict(learner.clock.seconds)
     if test is not None:
         for learner, share in zip(learners, shares, strict=True):
             _test(learner, test, share)
-    return _result(shares, learners[0], test is not None)
+    return _result(shares, learners[0], test is not None, standings[0].resumed_from)
+
+
+def _go_on(listener: Listener | None, standing: Standing) -> None:
+    """Let the reports count on from the rows of an earlier run, if there was one."""
+    if isinstance(listener, Progress) and standing.resumed_from is not None:
+        epoch, batch = standing.position.epoch, standing.position.batch
+        whence = f"{standing.resumed_from}, after batch {batch} of epoch {epoch}"
+        listener.go_on(standing.share.rows, whence)
 
 
 def _test(learner: Learner, test: Dataset, share: Share) -> None:
@@ -241,7 +267,9 @@ def _test(learner: Learner, test: Dataset, share: Share) -> None:
     share.scores = np.concatenate([empty, *(step.scores for step in steps)])
 
 
-def _result(shares: Sequence[Share], learner: Learner, is_tested: bool) -> TrainResult:
+def _result(
+    shares: Sequence[Share], learner: Learner, is_tested: bool, resumed_from: str | None
+) -> TrainResult:
     last = max(share.epoch for share in shares)
     latest = [share for share in shares if share.epoch == last]
     rows = sum(share.epoch_rows for share in latest)
@@ -255,4 +283,5 @@ def _result(shares: Sequence[Share], learner: Learner, is_tested: bool) -> Train
         step_seconds={part: [share.step_seconds[part] for share in shares] for part in PARTS},
         test=quality(labels, scores) if is_tested else None,
         snapshot=take_snapshot(learner),
+        resumed_from=resumed_from,
     )

@@ -30,7 +30,7 @@ class Asynchronous(Mode):
         rate = 1.0
         if self._slows_down and update.base >= 0:
             rate = 1.0 / max(1, clock - update.base)
-        return (Update(update.keys, update.grads, update.weight, clock, update.is_rest, rate=rate),)
+        return (update._replace(clock=clock, rate=rate),)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Async, Consistency
+from van.message import Meta
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
@@ -30,7 +31,8 @@ class Update(NamedTuple):
     keys: uint64, shape (n,), strictly increasing; grads: float32, shape (n, dim); weight: what a
     push counts in a weighted mean; clock: of a step, the number of steps of the table before it,
     as schedules and roundings count them; is_rest: a further piece of a push that was cut, with
-    other keys, which counts no step of its own; base: of a push, the table's clock here that its
+    other keys, which counts no step of its own; push: the header of the request, where copies of
+    rows are kept, which must recognise it; base: of a push, the table's clock here that its
     worker knew when it computed, -1 where that is not known; rate: what the learning rate is
     multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
     where that is not known, and lam: how much their delay is compensated (`dc_async`).
@@ -41,11 +43,15 @@ class Update(NamedTuple):
     weight: float = 1.0
     clock: int = 0
     is_rest: bool = False
+    push: Meta | None = None
     base: int = -1
     rate: float = 1.0
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
 
+
+Kept = tuple[int, int, Update]
+"""A push that a mode keeps: the worker's rank, its step, the push."""
 
 Due = Any
 """Something that a mode has held back and that is to be applied now; the mode's own type."""
@@ -141,6 +147,24 @@ class Mode(ABC):
         updates = [self.total(due) for due in self.due()]
         self.settled()
         return [update for update in updates if update.keys.size]
+
+    def resume(self, clock: int) -> None:
+        """Go on from the clock of a checkpoint, with nothing held back; progress is resumed."""
+        self.clock = clock
+
+    # -- copies: what is kept here for slots that are another server's, or will be ----------------
+
+    def kept(self) -> list[Kept]:
+        """All pushes that are kept, in the order in which they would be applied."""
+        return []
+
+    def keep(self, kept: Sequence[Kept]) -> Sequence[Due]:
+        """Keep these pushes, and no others; some are of slots that have come from another server.
+
+        Returns what would have been due by now, in order: rounds that are closed here already.
+        """
+        assert not kept, f"mode {self.name} keeps no pushes"
+        return ()
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         """The workers whose steps a pull that may not be answered waits for."""

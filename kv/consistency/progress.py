@@ -59,6 +59,16 @@ class Progress:
         self.finished[rank] = True
         return not before
 
+    def resume(self, completed: list[int]) -> None:
+        """Go on from where a job was: steps by rank, of workers that have just begun.
+
+        Raises:
+            RankError: not one count for each worker.
+        """
+        if len(completed) != self.num_workers or min(completed) < 0:
+            raise RankError(f"steps {completed} are not those of {self.num_workers} workers")
+        self.completed[:] = completed
+
     def slowest(self) -> int | None:
         """Steps completed by the slowest worker that has not finished; None if all have."""
         active = [c for c, done in zip(self.completed, self.finished, strict=True) if not done]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Context, Due, Mode, Update
+from kv.consistency.base import Context, Due, Kept, Mode, Update
 from kv.consistency.rounds import Round, aggregated
 from kv.errors import LatePushError
 
@@ -40,6 +40,25 @@ class Synchronous(Mode):
             self.held += update.grads.size
         return ()
 
+    def kept(self) -> list[Kept]:
+        return [
+            (rank, step, push)
+            for step in sorted(self.rounds)
+            for rank, pushes in self.rounds[step].items()
+            for push in pushes
+        ]
+
+    def keep(self, kept: Sequence[Kept]) -> Sequence[Due]:
+        self.rounds.clear()
+        self.held = 0
+        late: dict[int, Round] = {}
+        for rank, step, push in kept:
+            if step < self.clock:
+                late.setdefault(step, {}).setdefault(rank, []).append(push)
+            else:
+                self.on_push(rank, step, push)
+        return [self._with_workers(number, late[number]) for number in sorted(late)]
+
     def may_pull(self, rank: int, step: int) -> bool:
         return self.clock >= step
 
@@ -56,7 +75,9 @@ class Synchronous(Mode):
 
     def _due(self, number: int) -> tuple[int, Round, int]:
         """A round's number, its pushes, and how many workers took part in it."""
-        pushes = self.rounds.pop(number)
+        return self._with_workers(number, self.rounds.pop(number))
+
+    def _with_workers(self, number: int, pushes: Round) -> tuple[int, Round, int]:
         present = [r for r, done in enumerate(self.progress.completed) if done > number]
         return number, pushes, len({*present, *pushes})
 
@@ -68,6 +89,9 @@ class Synchronous(Mode):
         has_closed = self._settling > self.clock
         self.clock = max(self.clock, self._settling)
         return has_closed
+
+    def resume(self, clock: int) -> None:
+        self.clock = self._settling = self._target()
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         return self.progress.behind(step)

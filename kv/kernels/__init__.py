@@ -4,6 +4,7 @@
     hash      mix64 and the open-addressing index
     records   the record beside each row: key, version, shows, last seen
     tiers     which rows go to disk, and their way there and back
+    batches   whole rows with their records, out of a store and into one
     bloom     sightings of keys, counted in little memory
     merge     a key list -> increasing unique keys, their inverse, their summed gradients
     slots     slots of keys, and keys grouped by the server that owns them

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import ahead_of, kernel, prefetch_row
+from kv.kernels.jit import NONE, ask_rows, burst_of, kernel
 
 
 @kernel
@@ -20,16 +20,18 @@ def adadelta(data, dim, rows, grads, lr, rho, eps):
     count, width = np.uint64(rows.size), np.uint64(dim)
     second = width + width
     keep, take = np.float32(rho), np.float32(1.0 - rho)
-    ahead = ahead_of(second + width)
-    for i in range(count):
-        if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], second + width)
-        row = np.uint64(rows[i])
-        for j in range(width):
-            g = grads[i, j]
-            v = keep * data[row, width + j] + take * (g * g)
-            u = data[row, second + j]
-            delta = np.sqrt((u + eps) / (v + eps)) * g
-            data[row, width + j] = v
-            data[row, second + j] = keep * u + take * (delta * delta)
-            data[row, j] -= lr * delta
+    floats = second + width
+    burst, asked = burst_of(floats), NONE
+    for start in range(NONE, count, burst):
+        stop = min(start + burst, count)
+        asked = ask_rows(data, rows, asked, stop, floats)
+        for i in range(start, stop):
+            row = np.uint64(rows[i])
+            for j in range(width):
+                g = grads[i, j]
+                v = keep * data[row, width + j] + take * (g * g)
+                u = data[row, second + j]
+                delta = np.sqrt((u + eps) / (v + eps)) * g
+                data[row, width + j] = v
+                data[row, second + j] = keep * u + take * (delta * delta)
+                data[row, j] -= lr * delta

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import ahead_of, kernel, prefetch_row
+from kv.kernels.jit import NONE, ask_rows, burst_of, kernel
 
 
 @kernel
@@ -54,22 +54,23 @@ def adam(data, dim, rows, grads, lr, decay, beta1, beta2, eps, rates, scales):
     take1, take2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     log1, log2 = np.log(beta1), np.log(beta2)  # -inf of 0, whose powers come out as 0
     floats = second + width + np.uint64(1)
-    ahead = ahead_of(floats)
-    for i in range(count):
-        if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], floats)
-        row = np.uint64(rows[i])
-        steps = data[row, second + width] + np.float32(1)
-        data[row, second + width] = steps
-        if steps < rates.size:
-            rate, scale = rates[np.uint64(steps)], scales[np.uint64(steps)]
-        else:
-            rate, scale = correction(np.float64(steps), log1, log2)
-        rate *= lr
-        for j in range(width):
-            g = grads[i, j]
-            m = keep1 * data[row, width + j] + take1 * g
-            v = keep2 * data[row, second + j] + take2 * (g * g)
-            data[row, width + j] = m
-            data[row, second + j] = v
-            data[row, j] = keep * data[row, j] - rate * m / (np.sqrt(v) * scale + eps)
+    burst, asked = burst_of(floats), NONE
+    for start in range(NONE, count, burst):
+        stop = min(start + burst, count)
+        asked = ask_rows(data, rows, asked, stop, floats)
+        for i in range(start, stop):
+            row = np.uint64(rows[i])
+            steps = data[row, second + width] + np.float32(1)
+            data[row, second + width] = steps
+            if steps < rates.size:
+                rate, scale = rates[np.uint64(steps)], scales[np.uint64(steps)]
+            else:
+                rate, scale = correction(np.float64(steps), log1, log2)
+            rate *= lr
+            for j in range(width):
+                g = grads[i, j]
+                m = keep1 * data[row, width + j] + take1 * g
+                v = keep2 * data[row, second + j] + take2 * (g * g)
+                data[row, width + j] = m
+                data[row, second + j] = v
+                data[row, j] = keep * data[row, j] - rate * m / (np.sqrt(v) * scale + eps)

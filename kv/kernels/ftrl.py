@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import ahead_of, kernel, prefetch_row
+from kv.kernels.jit import NONE, ask_rows, burst_of, kernel
 
 
 @kernel
@@ -28,21 +28,28 @@ def ftrl(data, dim, rows, grads, lr, beta, near, ridge):
     count, width = np.uint64(rows.size), np.uint64(dim)
     second = width + width
     zero, one = np.float32(0), np.float32(1)
-    ahead = ahead_of(second + width)
-    for i in range(count):
-        if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], second + width)
-        row = np.uint64(rows[i])
-        for j in range(width):  # without a branch: all is computed, then chosen
-            g, w, y, before = grads[i, j], data[row, j], data[row, width + j], data[row, second + j]
-            n = before + g * g
-            root = np.sqrt(n)
-            sign = (one if w > zero else zero) - (one if w < zero else zero)
-            held = -(w * (beta + ridge)) - sign * near
-            y = held if before == zero else y
-            y += lr * g - (root - np.sqrt(before)) * w
-            excess = max(y - near, zero) + min(y + near, zero)
-            fresh = (zero - excess) / (beta + root + ridge)
-            data[row, j] = w if n == zero else fresh
-            data[row, width + j] = y
-            data[row, second + j] = n
+    floats = second + width
+    burst, asked = burst_of(floats), NONE
+    for start in range(NONE, count, burst):
+        stop = min(start + burst, count)
+        asked = ask_rows(data, rows, asked, stop, floats)
+        for i in range(start, stop):
+            row = np.uint64(rows[i])
+            for j in range(width):  # without a branch: all is computed, then chosen
+                g, w, y, before = (
+                    grads[i, j],
+                    data[row, j],
+                    data[row, width + j],
+                    data[row, second + j],
+                )
+                n = before + g * g
+                root = np.sqrt(n)
+                sign = (one if w > zero else zero) - (one if w < zero else zero)
+                held = -(w * (beta + ridge)) - sign * near
+                y = held if before == zero else y
+                y += lr * g - (root - np.sqrt(before)) * w
+                excess = max(y - near, zero) + min(y + near, zero)
+                fresh = (zero - excess) / (beta + root + ridge)
+                data[row, j] = w if n == zero else fresh
+                data[row, width + j] = y
+                data[row, second + j] = n

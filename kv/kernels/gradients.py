@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from kv.kernels.jit import ahead_of, kernel, prefetch_row
+from kv.kernels.jit import NONE, ask_rows, burst_of, kernel
 
 FOUR = np.uint64(4)
 
@@ -19,19 +19,21 @@ def prepare(data, dim, rows, grads, value, norm, scale, decay, out):
     read; value, norm, scale, decay: float32; out: float32 (n, dim), written. Each number is brought
     into ±value, each row to a norm of `norm` at most (either may be infinite), then scaled."""
     count, width = np.uint64(rows.size), np.uint64(dim)
-    ahead = ahead_of(width)
-    for i in range(count):
-        if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], width)
-        row = np.uint64(rows[i])
-        factor = scale
-        if norm < np.inf:
-            length = np.float32(math.sqrt(clipped_square(grads[i], value)))
-            if length > norm:
-                factor *= norm / length
-        for j in range(width):
-            g = min(max(grads[i, j], -value), value) * factor
-            out[i, j] = g + decay * data[row, j]
+    floats = width
+    burst, asked = burst_of(floats), NONE
+    for start in range(NONE, count, burst):
+        stop = min(start + burst, count)
+        asked = ask_rows(data, rows, asked, stop, floats)
+        for i in range(start, stop):
+            row = np.uint64(rows[i])
+            factor = scale
+            if norm < np.inf:
+                length = np.float32(math.sqrt(clipped_square(grads[i], value)))
+                if length > norm:
+                    factor *= norm / length
+            for j in range(width):
+                g = min(max(grads[i, j], -value), value) * factor
+                out[i, j] = g + decay * data[row, j]
 
 
 @kernel

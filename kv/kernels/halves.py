@@ -16,7 +16,16 @@ from __future__ import annotations
 import numpy as np
 
 from kv.kernels.hash import mix64
-from kv.kernels.jit import ahead_of, bits_of, float_of, kernel, prefetch_row
+from kv.kernels.jit import (
+    NONE,
+    ahead_of,
+    ask_rows,
+    bits_of,
+    burst_of,
+    float_of,
+    kernel,
+    prefetch_row,
+)
 
 ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
@@ -143,15 +152,17 @@ def take_rows(data, rows, dim, out):
     count, width = np.uint64(rows.size), np.uint64(dim)
     packed, state = (width + ONE) >> ONE, np.uint64(out.shape[1]) - width
     halves = data.view(np.uint16)
-    ahead = ahead_of(packed + state)
-    for i in range(count):
-        if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], packed + state)
-        row = np.uint64(rows[i])
-        for j in range(width):
-            out[i, j] = widened(np.uint32(halves[row, j]))
-        for j in range(state):
-            out[i, width + j] = data[row, packed + j]
+    floats = packed + state
+    burst, asked = burst_of(floats), NONE
+    for start in range(NONE, count, burst):
+        stop = min(start + burst, count)
+        asked = ask_rows(data, rows, asked, stop, floats)
+        for i in range(start, stop):
+            row = np.uint64(rows[i])
+            for j in range(width):
+                out[i, j] = widened(np.uint32(halves[row, j]))
+            for j in range(state):
+                out[i, width + j] = data[row, packed + j]
 
 
 @kernel

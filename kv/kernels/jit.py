@@ -26,6 +26,9 @@ MOST_AHEAD = np.uint64(72)  # likewise, at most
 LINES_AHEAD = np.uint64(128)  # cache lines likewise, where they are of so many rows
 LINE = np.uint64(16)  # float32 in a cache line
 UNROLLED = np.uint64(128)  # floats, eight lines
+BURST = np.uint64(16)  # cache lines that are asked for in one go
+LEAST_BURST = np.uint64(2)  # rows likewise
+NONE = np.uint64(0)  # rows that `ask_rows` has asked for yet
 FARTHEST = np.uint64(256)  # floats of a row fetched by hand; the hardware notices longer ones
 
 
@@ -136,3 +139,26 @@ def prefetch_row(data, row, floats):
     if size > UNROLLED:  # apart: one loop over all is not unrolled, which short rows feel
         for offset in range(UNROLLED, min(size, FARTHEST), LINE):
             prefetch(data, start + offset)
+
+
+@kernel
+def burst_of(floats):
+    """How many rows of so many floats, state included, `ask_rows` asks for at a time."""
+    return max(LEAST_BURST, BURST // ((np.uint64(floats) + LINE - np.uint64(1)) // LINE))
+
+
+@kernel
+def ask_rows(data, rows, asked, stop, floats):
+    """`prefetch_row` of rows, from number `asked` on, as far as rows up to `stop` want it.
+
+    For loops that compute much for each row, which call this once a burst: a hint retires only when
+    its page is known, and in a large table that takes a walk through the page tables. Beside the
+    arithmetic of a row one hint fits into the processor's window, so that walks come one after the
+    other; in a burst they overlap. Longer bursts would wait for free line buffers.
+
+    data: float32 (capacity, stride); rows: int64 (n,); asked, stop: uint64. Returns up to which
+    number rows have been asked for now."""
+    until = min(np.uint64(stop) + ahead_of(floats), np.uint64(rows.size))
+    for i in range(np.uint64(asked), until):
+        prefetch_row(data, rows[i], floats)
+    return until

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.jit import ahead_of, kernel, prefetch_row
+from kv.kernels.jit import NONE, ask_rows, burst_of, kernel
 
 FOUR = np.uint64(4)
 
@@ -23,21 +23,23 @@ def rowwise_adagrad(data, dim, rows, grads, lr, eps):
     Four partial sums: one chain of additions would cost more than all the rest."""
     count, width = np.uint64(rows.size), np.uint64(dim)
     whole = width - width % FOUR
-    ahead = ahead_of(width + np.uint64(1))
-    for i in range(count):
-        if i + ahead < count:
-            prefetch_row(data, rows[i + ahead], width + np.uint64(1))
-        row = np.uint64(rows[i])
-        a = b = c = d = np.float32(0)
-        for j in range(np.uint64(0), whole, FOUR):
-            a += grads[i, j] * grads[i, j]
-            b += grads[i, j + np.uint64(1)] * grads[i, j + np.uint64(1)]
-            c += grads[i, j + np.uint64(2)] * grads[i, j + np.uint64(2)]
-            d += grads[i, j + np.uint64(3)] * grads[i, j + np.uint64(3)]
-        for j in range(whole, width):
-            a += grads[i, j] * grads[i, j]
-        squares = data[row, width] + ((a + b) + (c + d)) / np.float32(width)
-        data[row, width] = squares
-        rate = lr / (np.sqrt(squares) + eps)
-        for j in range(width):
-            data[row, j] -= rate * grads[i, j]
+    floats = width + np.uint64(1)
+    burst, asked = burst_of(floats), NONE
+    for start in range(NONE, count, burst):
+        stop = min(start + burst, count)
+        asked = ask_rows(data, rows, asked, stop, floats)
+        for i in range(start, stop):
+            row = np.uint64(rows[i])
+            a = b = c = d = np.float32(0)
+            for j in range(np.uint64(0), whole, FOUR):
+                a += grads[i, j] * grads[i, j]
+                b += grads[i, j + np.uint64(1)] * grads[i, j + np.uint64(1)]
+                c += grads[i, j + np.uint64(2)] * grads[i, j + np.uint64(2)]
+                d += grads[i, j + np.uint64(3)] * grads[i, j + np.uint64(3)]
+            for j in range(whole, width):
+                a += grads[i, j] * grads[i, j]
+            squares = data[row, width] + ((a + b) + (c + d)) / np.float32(width)
+            data[row, width] = squares
+            rate = lr / (np.sqrt(squares) + eps)
+            for j in range(width):
+                data[row, j] -= rate * grads[i, j]

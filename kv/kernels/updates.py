@@ -140,6 +140,11 @@ class Step:
             raise SettingError("optimizer", f"lr must be a finite number, 0 or more, not {lr!r}")
         self._lr, self._rate = float(lr), np.float32(lr)
 
+    @property
+    def lr(self) -> float:
+        """The learning rate, before the schedule's factor."""
+        return self._lr
+
     def rate(self, clock: int) -> np.float32:
         """The learning rate at a table's clock."""
         if self._schedule is None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kv.kernels import (
+    batches,
     bloom,
     deltas,
     digest,
@@ -35,7 +36,17 @@ from kv.optimizers import Optimizer, RMSprop
 
 MODULES = (
     *("hash", "records", "tiers", "bloom", "merge", "rows", "slots", "jit", "sums", "halves"),
-    *("deltas", "digest", "transfer", "gradients", "sgd", "momentum", "adagrad", "rowwise"),
+    *(
+        "deltas",
+        "digest",
+        "transfer",
+        "batches",
+        "gradients",
+        "sgd",
+        "momentum",
+        "adagrad",
+        "rowwise",
+    ),
     *("adam", "rmsprop", "adadelta", "ftrl"),
 )
 
@@ -120,9 +131,19 @@ def _warm_records(keys: Any, found: Any, data: Any) -> None:
     tiers.choose(marks, of_rows, found.size, 0, np.empty(1, np.int64))
     tiers.spill(words, of_rows.view(np.uint32), found, on_disk, found)
     tiers.fetch(words, of_rows.view(np.uint32), found, on_disk, found)
+    _warm_batches(words, of_rows, found)
     counters = np.zeros(64, np.uint8)
     bloom.sight(counters, np.uint64(1), keys, np.empty(keys.size, np.uint8))
     bloom.halve(counters)
+
+
+def _warm_batches(words: Any, of_rows: Any, found: Any) -> None:
+    """Whole rows out of a store and into one."""
+    out, versions = np.empty((found.size, 1), np.uint32), np.ones(found.size, np.int64)
+    shows, seen = np.ones(found.size, np.uint32), np.ones(found.size, np.uint32)
+    batches.take_batch(words, of_rows, found, 0, out, versions, shows, seen)
+    columns = frozen(out), frozen(versions), frozen(shows), frozen(seen)
+    batches.put_batch(words, of_rows, found, *columns)
 
 
 def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None:

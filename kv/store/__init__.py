@@ -5,6 +5,9 @@
     index      keys -> row numbers, and the rows' records; grows without a stop
     cold       records of rows on disk
     space      RowSpace, where the rows of a table lie: index, memory, disk
+    rows       RowBatch, whole rows on their way out of a store and into one
+    layout     where rows lie in tables that evict, which decides who goes next
+    removals   keys that lost their rows, for who keeps copies of the rows
     limits     what happens when memory is full: refuse, evict, spill
     lifecycle  admission and expiry
     stats      StoreStats, what a store tells about itself

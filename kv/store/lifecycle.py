@@ -67,6 +67,24 @@ class Counter:
     def nbytes(self) -> int:
         return self.counters.nbytes
 
+    def export(self) -> tuple[NDArray[np.uint8], int]:
+        """Copies of the counters, and the sightings until they are halved."""
+        return self.counters.copy(), self._left
+
+    def adopt(self, counters: NDArray[np.uint8], left: int) -> bool:
+        """Add what another counter has seen, of the same number of counters; False: it has not.
+
+        A key that was counted there has at least that count here.
+        """
+        if counters.size != self.counters.size:
+            return False
+        if self.counters.any():
+            left = min(left, self._left)
+        room = np.uint8(255) - self.counters
+        self.counters += np.minimum(counters, room)
+        self._left = left
+        return True
+
     def admit(self, keys: Keys, clock: int) -> Mask:
         counts = np.empty(keys.size, np.uint8)
         bloom.sight(self.counters, self._seed, frozen(keys), counts)
@@ -115,6 +133,11 @@ class Admissions:
     @property
     def nbytes(self) -> int:
         return self._gate.nbytes
+
+    @property
+    def counter(self) -> Counter | None:
+        """What it counts sightings in, if it does."""
+        return self._gate if isinstance(self._gate, Counter) else None
 
     def kept(self, keys: Keys, rows: Rows, clock: int) -> Rows:
         """Where `keys`, sighted now, have a row or are to get one; `rows` is -1 where not yet."""

@@ -149,6 +149,15 @@ class Evict(Refuse):
     def touch(self, rows: Rows) -> None:
         tiers.mark(self.marks, rows, tiers.USED)
 
+    def clock(self) -> tuple[NDArray[np.uint8], int]:
+        """The marks of the numbers ever given out, a copy, and where the hand is."""
+        return self.marks[: self.space.numbers.top].copy(), self._hand
+
+    def set_clock(self, marks: NDArray[np.uint8], hand: int) -> None:
+        """Go on from what `clock` said."""
+        self.marks[: marks.size] = marks
+        self._hand = hand
+
     @property
     def _batch(self) -> int:
         """Rows that go at once, if not more must."""

@@ -53,6 +53,18 @@ class Numbers:
         """All free numbers below `top`."""
         return np.concatenate([*self._free, np.empty(0, np.int64)])
 
+    def export(self) -> tuple[Rows, Rows]:
+        """The free numbers, and how many came back together, in the order in which they did."""
+        return self.free(), np.array([part.size for part in self._free], np.int64)
+
+    @classmethod
+    def of(cls, top: int, free: Rows, sizes: Rows) -> Numbers:
+        """What gives out the same numbers as one that exported these."""
+        found = cls()
+        found.top, found.num_free = top, free.size
+        found._free = np.split(free, np.cumsum(sizes)[:-1]) if free.size else []
+        return found
+
     def validate(self) -> None:
         """Assert that no number is free twice or out of range."""
         free = self.free()

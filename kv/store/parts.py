@@ -13,20 +13,23 @@ Each row is read and written whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.engine_log import Cause, RowLog
 from kv.errors import MissingKeyError
 from kv.executor import Turns
 from kv.fairlock import FairLock
 from kv.kernels.jit import frozen
 from kv.kernels.rows import expand, scatter
 from kv.kernels.slots import group_by_owner
-from kv.placement import NUM_SLOTS
+from kv.placement import NUM_SLOTS, slot_of
 from kv.spec import TableSpec
 from kv.store import arena
+from kv.store.rows import RowBatch, Slots
 from kv.store.sparse import BATCH, SparseStore
 from kv.store.stats import StoreStats
 
@@ -40,6 +43,7 @@ KEY_FLOATS = 8  # what looking up a key costs, in floats moved
 DISK_FACTOR = 16  # times as much for rows that may have to be read from disk
 QUICK = 2  # chunks that a request may have and yet take no turns
 PART_SHIFT = 44  # where the part stands in the position of a scan
+_NO_CAUSE = Cause()
 
 
 class Part:
@@ -114,22 +118,39 @@ class Piece:
     def rows(self, keys: Keys, start: int = 0) -> Places | None:
         """Row numbers of `keys`, which begin at `start` of this piece, if they are known.
 
-        The part's lock is held.
+        A piece that learns looks for those it does not know. The part's lock is held.
         """
         if self._rows is None:
             return None
-        store = self.part.store
-        if self._generation != store.generation:
-            self._generation = store.generation
-            self._rows.clear()
-        chunk = start, keys.size
-        rows = self._rows.get(chunk)
+        rows = self._known(keys, start)
         if rows is None:
-            rows = store.locate(keys)
+            rows = self.part.store.locate(keys)
             if rows is not None:
-                self._rows[chunk] = rows
-        else:
-            self._has_come_again = True
+                self._rows[start, keys.size] = rows
+        return rows
+
+    def push(self, keys: Keys, grads: Values, clock: int, start: int = 0) -> None:
+        """One optimiser step on `keys`, which begin at `start` of this piece; the lock is held.
+
+        What is to be learned comes from the push itself: its look-up notes versions and times in
+        passing, which on rows that were located before would be a pass of its own.
+        """
+        store, rows = self.part.store, self._known(keys, start)
+        generation = store.generation
+        found = store.push(keys, grads, clock, rows)
+        if self._rows is not None and found is not None and store.generation == generation:
+            self._rows[start, keys.size] = found
+
+    def _known(self, keys: Keys, start: int) -> Places | None:
+        """Row numbers that have been learned and still stand."""
+        if self._rows is None:
+            return None
+        generation = self.part.store.generation
+        if self._generation != generation:
+            self._generation = generation
+            self._rows.clear()
+        rows = self._rows.get((start, keys.size))
+        self._has_come_again |= rows is not None
         return rows
 
 
@@ -159,13 +180,32 @@ class Parts:
             self.key_cost *= DISK_FACTOR
         self.chunk = max(1, CHUNK // self.key_cost)  # keys
         self._all = Piece(self.parts[0], None, 0) if count == 1 else None
+        self.log: RowLog | None = None  # hears of changes, where copies of the rows are kept
+        self.mine: Slots | None = None  # the slots that this server owns; None: of all rows here
         self._part_of_slot = frozen((np.arange(NUM_SLOTS) % count).astype(np.uint16))
 
     def __len__(self) -> int:
-        return sum(len(part.store) for part in self.parts)
+        """Rows of this server's own slots; copies of others' do not count."""
+        return sum(map(self._count, self.parts))
+
+    @property
+    def copies(self) -> int:
+        """Rows that are copies of another server's."""
+        return sum(len(part.store) for part in self.parts) - len(self)
+
+    def _count(self, part: Part) -> int:
+        if self.mine is None:
+            return len(part.store)
+        with part.lock:
+            return part.store.count(self.mine)
 
     def __repr__(self) -> str:
         return f"<Parts {self.spec.name} parts={len(self.parts)} rows={len(self)}>"
+
+    @property
+    def stores(self) -> list[tuple[FairLock, SparseStore]]:
+        """The store of each part, and the lock to hold around it."""
+        return [(part.lock, part.store) for part in self.parts]
 
     @property
     def version(self) -> int:
@@ -207,12 +247,15 @@ class Parts:
         """Weights of `keys`, cut by `cut`, into `out`; see `SparseStore.pull`."""
         yield from beside([self._pull_piece(piece, keys, create, out) for piece in cut])
 
-    def push(self, keys: Keys, grads: Values, clock: int, cut: Cut) -> Turns[None]:
+    def push(
+        self, keys: Keys, grads: Values, clock: int, cut: Cut, cause: Cause = _NO_CAUSE
+    ) -> Turns[None]:
         """One optimiser step on the rows of `keys`.
 
-        Rows that are gone by now are left out where the table makes none.
+        Rows that are gone by now are left out where the table makes none. Where copies are kept, a
+        part's rows change all at once, so that the copy has all of them, and knows of it, or none.
         """
-        yield from beside([self._push_piece(piece, keys, grads, clock) for piece in cut])
+        yield from beside([self._push_piece(piece, keys, grads, clock, cause) for piece in cut])
 
     def assign(self, keys: Keys, values: Values) -> Turns[None]:
         """Set rows outright."""
@@ -221,6 +264,8 @@ class Parts:
                 mine, given = piece.take(keys, some), piece.take(values, some)
                 with piece.part.lock:
                     piece.part.store.assign(mine, given)
+                    if self.log is not None:
+                        self.log.changed(piece.part.store, mine, _NO_CAUSE)
                 yield
 
     def delete(self, keys: Keys) -> Turns[int]:
@@ -300,16 +345,87 @@ class Parts:
         with part.lock:
             keys, values, go_on = part.store.scan(row, min(count, self.chunk))
             is_over = go_on >= part.store.top
+        if self.mine is not None:
+            own = self.mine[slot_of(keys)]
+            keys, values = keys[own], values[own]
         if not is_over:
             return keys, values, (number << PART_SHIFT) + go_on
         return keys, values, (number + 1) << PART_SHIFT if number + 1 < len(self.parts) else -1
+
+    # -- rows as they are stored ----------------------------------------------------------------
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row in a `RowBatch`."""
+        return self.parts[0].store.row_nbytes
+
+    def export(self, keys: Keys) -> Turns[RowBatch]:
+        """The rows of those of `keys` that have one, by rising keys; each row of one moment."""
+        found = []
+        for piece in self.cut(keys):
+            for some in self._chunks(piece):
+                with piece.part.lock:
+                    found.append(piece.part.store.export(piece.take(keys, some)))
+                yield
+        return RowBatch.together(found or [RowBatch.empty(self.row_nbytes)])
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: Sequence[int] | None = None,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """Whole rows by positions as `scan` has them; -1 at the end.
+
+        A call looks at no more than a chunk, and each batch is of one part and one moment.
+
+        Args:
+            since: of each part the store's version after which rows must have changed.
+            slots: bool (1024,), the slots whose rows are wanted; None is this server's own.
+            seen_since: see `SparseStore.export_scan`.
+        """
+        slots = self.mine if slots is None else slots
+        start = max(start, 0)
+        number, place = start >> PART_SHIFT, start & ((1 << PART_SHIFT) - 1)
+        if number >= len(self.parts):
+            return RowBatch.empty(self.row_nbytes), -1
+        part, version = self.parts[number], since[number] if since is not None else 0
+        with part.lock:
+            store = part.store
+            batch, go_on = store.export_scan(
+                place, min(count, self.chunk), slots, version, seen_since
+            )
+            is_over = go_on >= store.top
+        if not is_over:
+            return batch, (number << PART_SHIFT) + go_on
+        return batch, (number + 1) << PART_SHIFT if number + 1 < len(self.parts) else -1
+
+    def put(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
+        """Set rows to what was exported; see `SparseStore.put`."""
+        for piece in self.cut(batch.keys):
+            for some in self._chunks(piece):
+                mine = batch.take(some if piece.places is None else piece.places[some])
+                with piece.part.lock:
+                    piece.part.store.put(mine, keep_versions=keep_versions)
+                    if self.log is not None:
+                        self.log.changed(piece.part.store, mine.keys, _NO_CAUSE)
+                yield
+
+    def remove(self, keys: Keys) -> Turns[int]:
+        """Forget rows, as `delete`."""
+        return self.delete(keys)
 
     def stats(self) -> list[StoreStats]:
         """Of each part."""
         found = []
         for part in self.parts:
             with part.lock:
-                found.append(part.store.stats())
+                stats = part.store.stats()
+                if self.mine is not None:
+                    stats = replace(stats, rows=part.store.count(self.mine))
+            found.append(stats)
         return found
 
     def set_lr(self, lr: float) -> None:
@@ -345,8 +461,13 @@ class Parts:
                 scatter(out, piece.places[some], frozen(values))
             yield
 
-    def _push_piece(self, piece: Piece, keys: Keys, grads: Values, clock: int) -> Turns[None]:
-        for some in self._chunks(piece):
+    def _push_piece(
+        self, piece: Piece, keys: Keys, grads: Values, clock: int, cause: Cause
+    ) -> Turns[None]:
+        is_logged = self.log is not None
+        if not is_logged:
+            cause = _NO_CAUSE  # of a push in chunks no single change is all of it
+        for some in [slice(0, piece.size)] if is_logged else self._chunks(piece):
             mine = piece.take(keys, some)
             if piece.places is None:
                 given = grads[some]
@@ -355,6 +476,8 @@ class Parts:
                 expand(frozen(grads), piece.places[some], given)
             with piece.part.lock:
                 _push_known(piece, mine, given, clock, some.start)
+                if self.log is not None:
+                    self.log.changed(piece.part.store, mine, cause)
             yield
 
 
@@ -369,10 +492,11 @@ def beside(pieces: Sequence[Turns[None]]) -> Turns[None]:
 
 def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, start: int) -> None:
     """Push, in a table that makes no rows without those whose rows were deleted meanwhile."""
-    store, rows = piece.part.store, piece.rows(keys, start)
-    if rows is None and store.spec.missing == "error":
+    store = piece.part.store
+    if store.spec.missing == "error" and piece.rows(keys, start) is None:
         absent = store.absent(keys)
         if absent.size:
             known = ~np.isin(keys, absent)
-            keys, grads = keys[known], grads[known]
-    store.push(keys, grads, clock, rows)
+            store.push(keys[known], grads[known], clock)
+            return
+    piece.push(keys, grads, clock, start)

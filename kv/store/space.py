@@ -7,6 +7,7 @@ place. Its record (key, version, shows, last seen) stands beside it, at the inde
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from kv.store import arena
 from kv.store.cold import ColdTier
 from kv.store.index import MOST_ROWS, ORDERS, RECORD_BYTES, Index
 from kv.store.numbers import Numbers
+from kv.store.removals import Removals
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class RowSpace:
         self.numbers = Numbers()
         self.cold: ColdTier | None = None
         self.generation = 0  # changes when a known key's row number may have changed
+        self.removals: Removals | None = None  # kept when somebody wants to know
+        self.on_removed: Callable[[Keys], None] | None = None
         self._reserve(nbytes, expected, keys)
 
     @property
@@ -67,6 +71,10 @@ class RowSpace:
     def remove(self, keys: Keys) -> int:
         """Forget keys, none twice, and their rows; returns how many there were."""
         rows = self.index.remove(frozen(keys))
+        if self.removals is not None:
+            self.removals.add(keys[rows != -1])
+        if self.on_removed is not None:
+            self.on_removed(keys[rows != -1])
         hot = rows[rows >= 0]
         self.index.records[hot, VERSION] = 0
         self.numbers.give_back(hot)

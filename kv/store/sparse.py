@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.errors import MissingKeyError
+from kv.errors import MissingKeyError, ValueShapeError
 from kv.initializers import table_seed
 from kv.kernels import records
 from kv.kernels.jit import frozen
 from kv.spec import LINE, TableSpec
 from kv.store import arena
+from kv.store import rows as batches
 from kv.store.formats import format_of
 from kv.store.index import Index, Note
-from kv.store.lifecycle import Admissions, Sweep, gate_of
+from kv.store.lifecycle import Admissions, Counter, Sweep, gate_of
 from kv.store.limits import Evict, limit_of
+from kv.store.removals import Removals
+from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats, TopKeys
 
 BATCH = 65536  # rows of one batch of `items`
@@ -160,10 +163,12 @@ class SparseStore:
         clock: int = 0,
         rows: Rows | None = None,
         shows: Shows | None = None,
-    ) -> None:
+    ) -> Rows | None:
         """One optimiser step on the rows of `keys`; a key without a row gets one first.
 
         With an admission policy only if that admits it, else its gradient is dropped.
+        Returns what `locate` would have said if the push found it, for the `generation` the store
+        had before if it still has it; None also where that is not known.
 
         Args:
             clock: the table's, which schedules, rounding and WithProbability follow.
@@ -175,20 +180,21 @@ class SparseStore:
                 in the midst of a push of more rows than fit into memory together.
         """
         if keys.size == 0:
-            return
+            return None
         keys, grads, version = frozen(keys), frozen(grads), self.version + 1
         if rows is not None:
             self._hits += rows.size
             records.see(self.index.records, rows, *self._note(version, shows))
             self._step(keys, rows, grads, clock, shows, version)
         elif keys.size <= self.limit.at_once:
-            self._push(keys, grads, clock, shows, version)
+            rows = self._push(keys, grads, clock, shows, version)
         else:
             for part in self._parts(keys):
                 counts = None if shows is None else shows[part]
                 self._push(keys[part], grads[part], clock, counts, version)
         if self._sweep is not None and self._sweep.is_due(self._now()):
             self.expire(most=min(SWEEP, 64 + keys.size // 4))
+        return rows
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of later pushes, before the schedule's factor.
@@ -300,6 +306,115 @@ class SparseStore:
         self.format.gather(data, rows, out)
         return keys, out, stop
 
+    def count(self, slots: Slots) -> int:
+        """How many rows there are in these slots, bool (1024,)."""
+        total, start = 0, 0
+        while start < self.top:
+            found, start = batches.look(self.space, start, BATCH, slots, 0, 0)
+            total += found.size
+        return total
+
+    # -- rows as they are stored --------------------------------------------------------------
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row in a `RowBatch`: weights and state, no padding."""
+        return 4 * self.format.floats
+
+    def export(self, keys: Keys) -> RowBatch:
+        """The rows of those of `keys` that have one; nothing counts as seen or used."""
+        rows, absent, _ = self.index.find(frozen(keys))
+        found = rows[rows != -1] if absent else rows
+        return batches.read(self.space, found, self.format.floats)
+
+    def export_scan(
+        self,
+        start: int,
+        count: int,
+        slots: Slots | None = None,
+        since: int = 0,
+        seen_since: int = 0,
+    ) -> tuple[RowBatch, int]:
+        """Like `scan`, of whole rows: `count` places are looked at, so fewer rows may come.
+
+        Args:
+            slots: bool (1024,), the slots whose rows are wanted; None is all.
+            since: only rows that changed after the store had this version;
+            seen_since: and, unless it is 0, those seen in this second or later.
+        """
+        found, stop = batches.look(self.space, start, count, slots, since, seen_since)
+        return batches.read(self.space, found, self.format.floats), stop
+
+    def put(self, batch: RowBatch, *, keep_versions: bool) -> None:
+        """Set rows to what another store, or this one, has exported; made where there are none.
+
+        The table's limits hold, admission does not.
+
+        Args:
+            keep_versions: leave the rows the versions that they come with, and let the store's
+                version be none of them at least; else this is a change like any other.
+        Raises:
+            ValueShapeError: the rows are of another table's size, or a version is below 1.
+            ArenaFullError: no room for the rows; those of keys that come before may be set.
+        """
+        self._check_batch(batch)
+        if not len(batch):
+            return
+        if keep_versions:
+            versions, version = batch.versions, max(self.version, int(batch.versions.max()))
+        else:
+            version = self.version + 1
+            versions = np.full(len(batch), version, np.int64)
+        for some in self._slices(len(batch)):
+            part = batch.take(some)
+            keys = frozen(part.keys)
+            self.limit.settle(keys)
+            rows, absent, on_disk = self.index.find(keys)
+            if absent or on_disk:
+                self._bring(keys, rows, absent, on_disk, version, is_blank=True)
+            self.version = version
+            batches.write(self.space, rows, part, versions[some])
+            self.limit.touch(rows)
+
+    def remove(self, keys: Keys) -> int:
+        """Forget rows, as `delete`; what `put` makes, this takes away."""
+        return self.delete(keys)
+
+    @property
+    def counter(self) -> Counter | None:
+        """The sightings of keys that admission goes by, if it does."""
+        return None if self._gate is None else self._gate.counter
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of pushes, before the schedule's factor."""
+        return self.format.step.lr
+
+    @property
+    def seen_since(self) -> int:
+        """The second from which on rows may be seen without a new version; 0: none ever are."""
+        return self._seconds() if self._watches else 0
+
+    def watch_removals(self) -> Removals:
+        """From now on the keys that lose their rows are remembered, whatever takes them."""
+        if self.space.removals is None:
+            self.space.removals = Removals()
+        return self.space.removals
+
+    def _check_batch(self, batch: RowBatch) -> None:
+        problem = ""
+        if batch.row_nbytes != self.row_nbytes:
+            problem = (
+                f"rows of {batch.row_nbytes} bytes came, but with this dim, optimizer and storage "
+                f"they have {self.row_nbytes}"
+            )
+        elif len(batch) and batch.versions.min() < 1:
+            problem = f"a row came with version {batch.versions.min()}; they begin at 1"
+        elif (batch.keys[1:] <= batch.keys[:-1]).any():
+            problem = "rows came whose keys do not increase"
+        if problem:
+            raise ValueShapeError(self.spec.name, problem)
+
     def validate(self) -> None:
         """Assert what must always hold between index, rows and free numbers."""
         self.space.validate()
@@ -330,7 +445,9 @@ class SparseStore:
 
     def _push(
         self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
-    ) -> None:
+    ) -> Rows | None:
+        """`push` of keys that fit into memory together; the rows of all of them, if it made all."""
+        count = keys.size
         self.limit.settle(keys)
         note = self._note(version, shows)
         rows, absent, on_disk, is_noted = self._find(keys, note)
@@ -349,6 +466,7 @@ class SparseStore:
             if late is not None:
                 records.see(self.index.records, rows[late], *note)
             self._step(keys, rows, grads, clock, shows, version)
+        return rows if rows.size == count else None
 
     def _step(
         self,
@@ -381,10 +499,18 @@ class SparseStore:
         """What a push notes of its rows; shows that a caller has counted come later."""
         return version, ONE_SHOW if shows is None else 0, self._seconds(), self._rate
 
-    def _bring(self, keys: Keys, rows: Rows, absent: int, on_disk: int, version: int) -> None:
+    def _bring(
+        self,
+        keys: Keys,
+        rows: Rows,
+        absent: int,
+        on_disk: int,
+        version: int,
+        is_blank: bool = False,
+    ) -> None:
         """Rows for `absent` of the keys, new, and for `on_disk` of them, read back.
 
-        `rows` is completed in place.
+        `rows` is completed in place. With `is_blank` new rows are the caller's to fill.
 
         Raises:
             ArenaFullError: no room for them; nothing changed.
@@ -399,7 +525,8 @@ class SparseStore:
             wanted = frozen(keys[places])
             fresh = self.space.add(wanted, version, self._seconds())
             rows[places] = fresh
-            self.format.initialize(self.data, fresh, wanted)
+            if not is_blank:
+                self.format.initialize(self.data, fresh, wanted)
 
     def _parts(self, keys: Keys) -> Iterator[slice]:
         """`keys` in slices that fit into memory together.

@@ -17,6 +17,7 @@ from kv.fairlock import FairLock
 from kv.initializers import Zeros
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad, Adam, Optimizer
+from kv.policies import AfterSightings
 from kv.spec import TableSpec
 from kv.store.parts import Parts
 
@@ -164,6 +165,51 @@ def test_a_list_that_comes_again_has_the_values_of_one_that_does_not(
     assert len(engine.tables[0]._cuts) == 1
     del keys, given
     assert not engine.tables[0]._cuts
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_a_push_learns_the_rows_of_a_list_that_may_come_again(chunk: int) -> None:
+    engine = Engine(1)
+    table = engine.define(spec())
+    keys = increasing(np.random.default_rng(4), 30)
+    keys.flags.writeable = False
+    engine.tables[table].store.chunk = chunk
+    engine.tables[table].remember(keys)
+    ((_, (piece,)),) = engine.tables[table]._cuts.values()
+    store, grads = piece.part.store, np.ones((30, 3), np.float32)
+
+    def learned() -> np.ndarray:
+        return np.concatenate([piece._known(keys[i : i + chunk], i) for i in range(0, 30, chunk)])
+
+    engine.push(table, 0, 0, keys, grads)  # makes them
+
+    np.testing.assert_array_equal(learned(), store.locate(keys))
+    engine.delete(table, keys[5:9].copy())
+    assert piece._known(keys[:chunk], 0) is None
+    engine.push(table, 0, 0, keys, grads)  # makes those again that are gone
+    np.testing.assert_array_equal(learned(), store.locate(keys))
+    engine.push(table, 0, 0, keys, grads)
+    shows = store.index.records[store.locate(keys), 2] >> np.uint64(32)
+    once = np.isin(np.arange(30), np.arange(5, 9))
+    np.testing.assert_array_equal(shows, np.where(once, 2, 3) * np.uint64(256))
+
+
+def test_a_push_whose_keys_are_not_all_admitted_learns_no_rows() -> None:
+    engine = Engine(1)
+    table = engine.define(spec(admission=AfterSightings(2, expected=100)))
+    keys = increasing(np.random.default_rng(5), 20)
+    keys.flags.writeable = False
+    engine.push(table, 0, 0, keys[::2].copy(), np.ones((10, 3), np.float32))
+    engine.tables[table].remember(keys)
+    ((_, (piece,)),) = engine.tables[table]._cuts.values()
+
+    engine.push(table, 0, 0, keys, np.ones((20, 3), np.float32))
+
+    assert len(piece.part.store) == 10
+    assert piece._known(keys, 0) is None
+    engine.push(table, 0, 0, keys, np.ones((20, 3), np.float32))
+    np.testing.assert_array_equal(piece._known(keys, 0), piece.part.store.locate(keys))
+    engine.validate()
 
 
 def test_a_push_without_room_changes_nothing_and_gives_its_room_back() -> None:

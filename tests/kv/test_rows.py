@@ -18,7 +18,7 @@ from kv.initializers import (
     table_seed,
 )
 from kv.kernels import rows as kernels
-from kv.kernels.jit import ahead_of, frozen
+from kv.kernels.jit import ahead_of, ask_rows, burst_of, frozen
 from kv.placement import mix64
 
 LAST = 2**64 - 1
@@ -173,3 +173,19 @@ def test_values_depend_on_seed_table_key_and_column() -> None:
 def test_rows_are_asked_for_so_many_lines_ahead(floats: int, rows: int) -> None:
     assert ahead_of(np.uint64(floats)) == rows
     assert ahead_of.py_func(floats) == rows
+
+
+@given(n=st.integers(0, 300), floats=st.integers(1, 400))
+def test_bursts_ask_for_each_row_before_its_turn_and_for_none_behind_the_last(
+    n: int, floats: int
+) -> None:
+    data, rows = np.zeros((1, floats), np.float32), np.zeros(n, np.int64)
+    burst, asked = int(burst_of(floats)), 0
+
+    for start in range(0, n, burst):
+        stop = min(start + burst, n)
+        before, asked = asked, int(ask_rows(data, rows, asked, stop, floats))
+        assert min(stop, n) <= asked <= n
+        assert asked == min(n, stop + int(ahead_of(floats)))
+        assert asked >= before
+    assert asked == n

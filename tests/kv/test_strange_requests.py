@@ -121,7 +121,9 @@ def test_strange_requests_are_answered_and_harm_nobody_else(threads: int, mode: 
         office.wait(lambda: len(office.sent) + len(server._held) == asked)
         if mode == "sync":
             for sender in (A, B):
-                ask(Message(Meta(sender=sender, cmd=Command.STEP, body={"clock": 0})))
+                life = 1 if sender == A else 0  # the last of those that were heard
+                end = Meta(sender=sender, incarnation=life, cmd=Command.STEP, body={"clock": 0})
+                ask(Message(end))
             office.wait(lambda: len(office.sent) + len(server._held) == asked)
         ask_as_b(Command.PULL, {"create": True}, keys)
         office.wait(lambda: len(office.sent) + len(server._held) == asked)

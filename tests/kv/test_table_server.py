@@ -37,6 +37,7 @@ class Office:
         self.reached: set[int] = set()
         self.stopped: list[str | None] = []
         self.queries = Queries()
+        self.on_view: list[Any] = []
         self._changed = threading.Condition()
 
     def add_customer(self, customer: Any) -> None:

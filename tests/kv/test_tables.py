@@ -290,6 +290,26 @@ def test_sync_rounds_go_on_when_a_worker_has_finished() -> None:
     assert results == [-14.0, 0.0, -14.0]
 
 
+def test_a_step_counts_also_when_it_raises_the_error_of_a_push() -> None:
+    with local_cluster(servers=2, workers=2, mode="sync") as nodes:
+
+        def program(worker: RemoteWorker) -> float:
+            table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=Zeros())
+            strict = worker.sparse_table("strict", 1, missing="error")
+            if worker.rank == 0:
+                strict.push([7], [[1.0]])
+                worker.office.wait(lambda: not worker._customer.pending)
+            table.push([1], [[1.0]])
+            if worker.rank == 0:
+                with pytest.raises(MissingKeyError, match="strict"):
+                    worker.step()
+            else:
+                worker.step()
+            return float(table.pull([1])[0, 0])
+
+        assert nodes.run(program) == [-2.0, -2.0]
+
+
 def test_a_table_with_rounds_may_come_after_many_steps() -> None:
     with local_cluster(servers=2, workers=2, mode="async") as nodes:
 
@@ -426,7 +446,8 @@ def test_a_long_wait_says_what_it_is_for(caplog: pytest.LogCaptureFixture) -> No
 
         nodes.run(program)
 
-    assert "for the others at barrier late" in caplog.text
+    assert "s for" in caplog.text
+    assert "at barrier late" in caplog.text
 
 
 def test_each_server_tells_of_its_share_of_a_table() -> None:

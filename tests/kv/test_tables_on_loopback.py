@@ -36,7 +36,7 @@ def run(
 
     def server(rank: int) -> None:
         van = network.van()
-        office = Postoffice(Role.SERVER, van, shape, bind=f"s{rank}", rank=rank, incarnation=2)
+        office = Postoffice(Role.SERVER, van, shape, bind=f"s{rank}", rank=rank, nonce=2)
         tables = TableServer(office, mode, seed=4)
         office.start()
         office.serve()
@@ -45,7 +45,7 @@ def run(
 
     def worker(rank: int) -> None:
         van = network.van()
-        office = Postoffice(Role.WORKER, van, shape, bind=f"w{rank}", rank=rank, incarnation=3)
+        office = Postoffice(Role.WORKER, van, shape, bind=f"w{rank}", rank=rank, nonce=3)
         remote = RemoteWorker(office, mode, seed=4, **chosen)
         office.start()
         program(remote)

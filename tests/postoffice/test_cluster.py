@@ -51,7 +51,7 @@ def run_cluster(seed: int, servers: int, workers: list[Program]) -> LoopbackNetw
 
     def server(rank: int) -> None:
         office = Postoffice(
-            Role.SERVER, network.van(), shape, bind=f"server{rank}", incarnation=100 + rank
+            Role.SERVER, network.van(), shape, bind=f"server{rank}", nonce=100 + rank
         )
         echo_server(office)
         office.start()
@@ -60,7 +60,7 @@ def run_cluster(seed: int, servers: int, workers: list[Program]) -> LoopbackNetw
 
     def worker(rank: int) -> None:
         office = Postoffice(
-            Role.WORKER, network.van(), shape, bind=f"worker{rank}", incarnation=200 + rank
+            Role.WORKER, network.van(), shape, bind=f"worker{rank}", nonce=200 + rank
         )
         workers[rank](office)
 
@@ -177,9 +177,7 @@ def test_one_node_too_many_is_refused_with_the_reason() -> None:
         office.serve()
 
     def worker(rank: int) -> None:
-        office = Postoffice(
-            Role.WORKER, network.van(), shape, bind=f"worker{rank}", incarnation=rank
-        )
+        office = Postoffice(Role.WORKER, network.van(), shape, bind=f"worker{rank}", nonce=rank)
         try:
             office.start()
             network.wait(lambda: bool(refused), None)
@@ -294,7 +292,7 @@ def test_a_scheduler_of_another_version_is_an_error_at_once() -> None:
     scheduler.bind("inproc://scheduler")
     shape = ClusterShape(servers=0, workers=1, scheduler="inproc://scheduler")
     office = Postoffice(
-        Role.WORKER, ZmqVan(context=context), shape, bind="inproc://worker", incarnation=5
+        Role.WORKER, ZmqVan(context=context), shape, bind="inproc://worker", nonce=5
     )
     mouth = context.socket(zmq.DEALER)
     mouth.connect("inproc://worker")

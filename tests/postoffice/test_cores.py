@@ -81,11 +81,12 @@ def test_a_rank_that_is_asked_for_is_given() -> None:
     for number, rank in ((1, 2), (2, None), (3, 0)):
         membership.register(asks(Role.WORKER, rank, number))
 
-    assert {n.rank: n.incarnation for n in membership.nodes.values() if n.role is Role.WORKER} == {
-        2: 1,
-        1: 2,
-        0: 3,
+    assert {n.rank: n.address for n in membership.nodes.values() if n.role is Role.WORKER} == {
+        2: "tcp://h:1",
+        1: "tcp://h:2",
+        0: "tcp://h:3",
     }
+    assert len({n.incarnation for n in membership.nodes.values()}) == 4
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,31 @@ def test_a_rank_that_is_asked_for_is_given() -> None:
 )
 def test_who_does_not_fit_is_told_why(request_: Registration, text: str) -> None:
     membership = book()
-    membership.register(asks(Role.WORKER, 0, 9))
+    holder = asks(Role.WORKER, 0, 9)
+    membership.register(holder, now=0.0)
+
+    def come_twice() -> None:
+        for now in (1.0, 2.0):
+            membership.register(request_, now)
+            membership.register(holder, now + 0.5)  # it lives: it says so again
 
     with pytest.raises(RegistrationError, match=text):
-        membership.register(request_)
+        come_twice()
+
+
+def test_who_restarts_before_all_have_come_takes_the_place_of_its_former_self() -> None:
+    membership = book()
+    former, present = asks(Role.WORKER, 0, 9), asks(Role.WORKER, 0, 10)
+    membership.register(former, now=0.0)
+    for now in range(1, 6):
+        membership.register(present, float(now))
+        assert membership.missing()[Role.WORKER] == 2
+
+    assert membership.forget_silent(now=5.5) == [former]
+    membership.register(present, now=6.0)
+
+    assert membership.waiting_addresses() == ["tcp://h:10"]
+    assert membership.forget_silent(now=6.0) == []
 
 
 class Clusters(RuleBasedStateMachine):
@@ -120,7 +142,7 @@ class Clusters(RuleBasedStateMachine):
         return self.desk.membership
 
     def tell(self, meta: Meta) -> None:
-        for _, message in self.desk.handle(Message(meta)):
+        for _, message in [*self.desk.handle(Message(meta)), *self.desk.news(0.0)]:
             target, control = message.meta.recipient, message.meta.control
             if control is Control.BARRIER_DONE and target in self.waiting:
                 count = self.waiting[target]
@@ -176,7 +198,7 @@ class Clusters(RuleBasedStateMachine):
     @invariant()
     def books_are_consistent(self) -> None:
         self.membership.validate()
-        self.desk.barriers.validate()
+        self.desk.barrier_desk.barriers.validate()
 
     @invariant()
     def the_cluster_runs_when_and_only_when_all_have_come(self) -> None:
@@ -244,14 +266,14 @@ def test_missing_nodes_are_reported_in_time_and_then_end_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     desk = SchedulerDesk(book(), started=100.0, start_timeout=25.0, report_every=10.0)
-    desk.membership.register(ALL[0])
-
-    assert [desk.tick(now) for now in (100.0, 109.9, 110.0, 111.0, 121.0)] == [None] * 5
-    problem = desk.tick(125.0)
+    for now in (100.0, 109.9, 110.0, 111.0, 121.0):
+        desk.membership.register(ALL[0], now)
+        desk.tick(now)
+        assert desk.problem is None
+    desk.tick(125.0)
 
     assert [r.message for r in caplog.records] == ["waiting for 1 server, 3 workers"] * 2
-    assert problem is not None
-    assert "1 server, 3 workers" in problem
+    assert "1 server, 3 workers" in str(desk.problem)
 
 
 def test_a_lost_release_is_said_again() -> None:
@@ -261,7 +283,7 @@ def test_a_lost_release_is_said_again() -> None:
     assert barriers.arrive(9, Group.WORKERS, "a", 0, members) == []
     assert barriers.arrive(11, Group.WORKERS, "a", 0, members) == [9, 11]
     assert barriers.arrive(9, Group.WORKERS, "a", 0, members) == [9]
-    assert barriers.waits_for(Group.WORKERS, "a", members) == "worker 0, worker 1"
+    assert barriers.missing(Group.WORKERS, "a", members) == [9, 11]
     assert barriers.passed(Group.WORKERS, "a") == 1
 
 

@@ -26,7 +26,7 @@ def watched_cluster(seed: int, look: object) -> None:
         office.finalize()
 
     def server() -> None:
-        office = Postoffice(Role.SERVER, network.van(), shape, bind="server", incarnation=2)
+        office = Postoffice(Role.SERVER, network.van(), shape, bind="server", nonce=2)
         office.queries.offer("rows", lambda: {"user": 7})
         office.queries.offer("fault", lambda: 1 // 0)
         office.start()
@@ -34,7 +34,7 @@ def watched_cluster(seed: int, look: object) -> None:
         office.finalize()
 
     def worker() -> None:
-        office = Postoffice(Role.WORKER, network.van(), shape, bind="worker", incarnation=3)
+        office = Postoffice(Role.WORKER, network.van(), shape, bind="worker", nonce=3)
         office.start()
         with Observer(network.van(), "scheduler", bind="observer") as observer:
             look(observer)  # type: ignore[operator]

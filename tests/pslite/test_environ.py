@@ -72,6 +72,8 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ({"DMLC_ROLE": "wroker"}, "did you mean worker?"),
         ({"DMLC_NUM_SERVER": "two"}, "DMLC_NUM_SERVER: expected a whole number, got 'two'"),
         ({"DMLC_NUM_SERVER": "0"}, "DMLC_NUM_SERVER: expected 1 to 1024, got 0"),
+        ({"PS_HEARTBEAT_TIMEOUT": "1e3"}, "PS_HEARTBEAT_TIMEOUT: expected a number of seconds"),
+        ({"PS_HEARTBEAT_TIMEOUT": "0.5"}, "PS_HEARTBEAT_TIMEOUT: expected 0s, or 2s or more"),
         ({"DMLC_NUM_WORKER": "-1"}, "DMLC_NUM_WORKER: expected a whole number, got '-1'"),
         ({"DMLC_NUM_WORKER": "²"}, "DMLC_NUM_WORKER: expected a whole number"),
         ({"DMLC_NUM_DISPATCHER": "1"}, "DMLC_NUM_DISPATCHER: 1 is not supported yet"),
@@ -108,6 +110,24 @@ def test_outside_a_cluster_the_error_says_what_to_do() -> None:
         from_environ({})
     assert not is_in_cluster({})
     assert is_in_cluster(WORKER)
+
+
+@pytest.mark.parametrize(
+    ("env", "interval", "timeout"),
+    [
+        ({}, 1.0, 10.0),
+        ({"PS_HEARTBEAT_INTERVAL": "2", "PS_HEARTBEAT_TIMEOUT": "30"}, 2.0, 30.0),
+        ({"PS_HEARTBEAT_TIMEOUT": "0"}, 1.0, 0.0),
+        ({"PS_HEARTBEAT_INTERVAL": "0"}, 1.0, 0.0),
+        ({"PS_HEARTBEAT_INTERVAL": "0.25"}, 0.25, 10.0),
+    ],
+)
+def test_heartbeats_are_in_the_units_of_ps_lite(
+    env: dict[str, str], interval: float, timeout: float
+) -> None:
+    cluster = from_environ({**WORKER, **env}).job.cluster
+
+    assert (cluster.heartbeat_interval, cluster.heartbeat_timeout) == (interval, timeout)
 
 
 def test_the_node_host_wins_over_the_interface() -> None:
@@ -167,6 +187,16 @@ def test_an_ipv6_scheduler_keeps_its_brackets() -> None:
 )
 def test_our_own_verbosity_wins(env: dict[str, str], level: int) -> None:
     assert verbosity(env) == level
+
+
+def test_the_variables_of_ps_lite_about_resending_count() -> None:
+    off = from_environ({**WORKER, "PS_RESEND": "0", "PS_RESEND_TIMEOUT": "250"}).job.van
+
+    assert (off.resend, off.resend_timeout) == ("off", 0.25)
+    assert from_environ({**WORKER, "PSLITE_SET": "van.resend=off"}).job.van.resend == "off"
+    assert from_environ({**WORKER, "PS_RESEND": "1"}).job.van.resend == "on"
+    with pytest.raises(ConfigError, match="PS_RESEND_TIMEOUT"):
+        from_environ({**WORKER, "PS_RESEND_TIMEOUT": "0"})
 
 
 def test_the_rank_is_the_one_asked_for() -> None:

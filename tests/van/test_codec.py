@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from van.errors import CodecError, ProtocolVersionError
 from van.message import PROTOCOL_VERSION, Control, Flag, Kind, Message, Meta
 
 CONFIG = VanConfig()
+read_header = partial(decode_header, config=CONFIG)
 ROOT = Path(__file__).resolve().parents[2]
 UINT64 = st.integers(0, 2**64 - 1)
 INT32 = st.integers(-(2**31) + 1, 2**31 - 1)
@@ -106,7 +108,7 @@ def test_a_message_in_one_frame_comes_out_as_it_went_in(
 ) -> None:
     frame = join(encode(Message(meta, arrays), CONFIG))
 
-    decoded = decode_joined(frame, CONFIG)
+    decoded = decode_joined(frame, read_header)
 
     assert is_joined(frame)
     assert not is_joined(encode(Message(meta, arrays), CONFIG)[0])
@@ -125,7 +127,7 @@ def test_mutated_single_frames_are_decoded_or_refused_and_nothing_else() -> None
     for _ in range(5000):
         (mutated, *_) = mutate([frame], rng)
         try:
-            decode_joined(mutated, CONFIG)
+            decode_joined(mutated, read_header)
         except CodecError:
             refused += 1
 

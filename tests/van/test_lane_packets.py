@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from van import lane_packets as packets
-from van.codec import decode_packed, encode
+from van.codec import decode_header, decode_packed, encode
 from van.config import VanConfig
 from van.errors import CodecError
 from van.lane_packets import INLINE_PLACE, STREAMED_PLACE, PacketKind, Tables
@@ -18,6 +19,7 @@ from van.message import Message, Meta
 from van.slabs import Place
 
 CONFIG = VanConfig()
+read_header = partial(decode_header, config=CONFIG)
 UINT32, UINT64 = st.integers(0, 2**32 - 3), st.integers(0, 2**64 - 1)
 PLACES = st.builds(Place, UINT32, UINT64)
 
@@ -60,7 +62,7 @@ def test_a_message_in_one_packet_reads_back_behind_any_tables(returns, drops, si
     data = bytes_of(packets.pack(PacketKind.MESSAGE, encode(message, CONFIG), (), tables))
     packet = packets.unpack(data)
 
-    read, end = decode_packed(data, packet.body, packet.header_size, CONFIG)
+    read, end = decode_packed(data, packet.body, packet.header_size, read_header)
 
     assert end == len(data)
     assert read.meta == message.meta
@@ -69,7 +71,7 @@ def test_a_message_in_one_packet_reads_back_behind_any_tables(returns, drops, si
         assert got.flags.aligned
         assert not got.flags.writeable
     with pytest.raises(CodecError):
-        decode_packed(data[:-cut], packet.body, packet.header_size, CONFIG)
+        decode_packed(data[:-cut], packet.body, packet.header_size, read_header)
 
 
 def test_frames_that_lie_elsewhere_are_not_put_in() -> None:

@@ -21,6 +21,7 @@ from van.errors import AddressError
 from van.lane_connection import LaneConnection
 from van.lane_packets import INLINE_PLACE, PacketKind, Tables, slab_place
 from van.lane_receiver import ConnectionEndedError, LaneReceiver
+from van.lane_sender import LaneSender
 from van.local_lane import name_of
 from van.message import Message, Meta
 from van.shared_memory import make_slab
@@ -243,6 +244,87 @@ def test_a_node_without_descriptors_for_the_lane_goes_on_by_tcp(make_van, caplog
 
     assert "no more connections: Too many open files" in caplog.text
     assert type(sender._ends._peers[8]).__name__ == "ZmqPeer"
+
+
+class Interrupted(BaseException):
+    """Stands for what a signal handler raises."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool) -> None:
+    """Let the next call of a method of LaneSender be interrupted, once."""
+    method = getattr(LaneSender, name)
+
+    def interrupted(self: LaneSender, *args: object) -> object:
+        monkeypatch.setattr(LaneSender, name, method)
+        if after:
+            method(self, *args)
+        raise Interrupted
+
+    monkeypatch.setattr(LaneSender, name, interrupted)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["_begin", "_write"])
+def test_an_interrupt_amid_a_send_parts_no_descriptor_from_its_packet(
+    make_van, monkeypatch, name: str, after: bool
+) -> None:
+    sender, receiver, got = pair(make_van)
+    sender.send(large(1))
+    both_until(lambda: len(got) == 1, sender, receiver)
+    first = way(sender)
+    interrupt(monkeypatch, name, after=after)
+    with pytest.raises(Interrupted):
+        sender.send(large(2, 40 << 20))
+    sender.send(large(3))
+    sender.send(large(4, 40 << 20))
+
+    both_until(lambda: {3, 4} <= {m.meta.timestamp for m in got}, sender, receiver)
+    for message in got:
+        assert (message.arrays[0] == message.meta.timestamp % 251).all()
+    assert first.is_ended
+    assert way(sender) is not first
+    assert sender.counts["interrupted"] == 1
+    assert not receiver.counts["malformed"]
+
+
+class InterruptedSocket:
+    """Reads a packet, and then is interrupted, once."""
+
+    def __init__(self, receiver: LaneReceiver) -> None:
+        self._receiver, self._sock = receiver, receiver._sock
+        receiver._sock = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+    def recvmsg_into(self, *args: object) -> None:
+        self._sock.recvmsg_into(*args)  # type: ignore[arg-type]
+        self._receiver._sock = self._sock
+        raise Interrupted
+
+
+def test_an_interrupt_amid_a_read_ends_the_connection(make_van, caplog) -> None:
+    sender, receiver, got = pair(make_van, shared_memory=0)  # large frames come in parts
+    sender.send(large(1))
+    both_until(lambda: len(got) == 1, sender, receiver)
+    (connection,) = receiver._ends._lane._connections.values()
+    InterruptedSocket(connection._receiver)
+
+    sender.send(large(2, 4 << 20))
+    with pytest.raises(Interrupted):
+        both_until(lambda: len(got) == 2, sender, receiver)
+    for number in range(3, 1000):  # who waits for an answer sends again
+        sender.send(large(number))
+        receiver.wait(lambda: len(got) > 1, 0.01)
+        sender.wait(lambda: False, 0.01)
+        if len(got) > 1:
+            break
+
+    assert connection.is_ended
+    assert "the reading of a packet was interrupted" in caplog.text
+    assert len(got) > 1
+    for message in got:
+        assert (message.arrays[0] == message.meta.timestamp % 251).all()
 
 
 def test_memory_that_no_descriptor_is_left_for_is_said_to_be_so() -> None:

@@ -1,0 +1,130 @@
+"""Short pulls and pushes of one sparse table, answered on the spot.
+
+This is what most requests are, without turns and lanes. `kv.table_server` says when it may be; here
+None means that a request has to wait, or to take turns, after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kv.delivery.desk import Desk
+from kv.engine import Engine
+from kv.engine_table import Empty, Table, Values
+from kv.errors import KVError
+from kv.table_messages import leave_pull
+from kv.table_protocol import Command
+from postoffice.node import Role, role_and_rank
+from postoffice.postoffice import Postoffice
+from van.buffers import Buffers
+from van.message import Message, Meta, answer_to
+
+POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
+_NO_BODY: dict[str, Any] = {}
+
+
+class Ranks:
+    """The ranks of the workers that ask."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def of(self, meta: Meta) -> int:
+        """The rank of the worker that asks.
+
+        Raises:
+            KVError: it is no worker.
+        """
+        rank = self._known.get(meta.sender)
+        if rank is None:
+            role, rank = role_and_rank(meta.sender)
+            if role is not Role.WORKER:
+                raise KVError(f"only workers push and pull tables, not a {role}")
+            self._known[meta.sender] = rank
+        return rank
+
+
+class Answers:
+    """Memory for the values of answers.
+
+    Args:
+        office: the node that sends them.
+        buffers: pooled memory.
+    """
+
+    def __init__(self, office: Postoffice, buffers: Buffers) -> None:
+        self._office, self._buffers = office, buffers
+
+    def empty_for(self, node: int) -> Empty:
+        """Makes arrays for an answer to `node`."""
+        return partial(self._empty, node)
+
+    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
+        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
+        if shape[0] * shape[1] < POOLED:
+            return np.empty(shape, kind)
+        made = self._office.van.empty(node, shape, kind)
+        return self._buffers.empty(shape, kind) if made.base is None else made
+
+
+class AtOnce:
+    """Answers what can be answered at once.
+
+    Attributes:
+        commands: by command, called with a request, the table's number and itself, and the step.
+    """
+
+    def __init__(self, engine: Engine, desk: Desk, ranks: Ranks, answers: Answers) -> None:
+        self._engine, self._desk, self._ranks, self._answers = engine, desk, ranks, answers
+        self.commands: dict[int, Callable[[Message, int, Table, int], Message | None]] = {
+            Command.PULL: self.pull,
+            Command.PUSH: self.push,
+            Command.PUSH_PULL: self.push_pull,
+        }
+
+    def pull(self, message: Message, number: int, table: Table, step: int) -> Message | None:
+        """The answer to a pull of one sparse table; None where it has to wait or to take turns."""
+        meta = message.meta
+        rank = self._ranks.of(meta)
+        self._engine.progress.check_rank(rank)
+        if len(message.arrays) != 1 or not table.mode.may_pull(rank, step):
+            return None
+        (keys,) = message.arrays
+        if meta.key_list:
+            table.remember(keys)
+        values = table.pull_at_once(
+            keys, bool(meta.body["create"]), self._answers.empty_for(meta.sender)
+        )
+        if values is None:
+            return None
+        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)), [values])
+
+    def push(self, message: Message, number: int, table: Table, step: int) -> Message | None:
+        """The answer to a push to one sparse table; None where it has to take turns."""
+        meta, arrays = message.meta, message.arrays
+        if len(arrays) != 2:
+            return None
+        body = meta.body or _NO_BODY
+        clocks = self._engine.push_at_once(
+            self._ranks.of(meta),
+            step,
+            (number, arrays[0], arrays[1]),
+            float(body.get("weight", 1.0)),
+            bool(body.get("rest", False)),
+            meta,
+        )
+        if clocks is None:
+            return None
+        self._desk.note_push(message)
+        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)))
+
+    def push_pull(self, message: Message, number: int, table: Table, step: int) -> Message | None:
+        """The answer to a push and a pull; where the pull has to wait, that alone is left of it."""
+        if self.push(message, number, table, step) is None:
+            return None
+        leave_pull(message, [(number, table, step)])
+        return self.pull(message, number, table, step)

@@ -1,0 +1,299 @@
+"""Who leads a checkpoint: one worker names it, asks the servers, writes the manifest last.
+
+Between the first byte and the manifest anything may fail: the new folder is then no checkpoint,
+and those before are as they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kv.checkpoint.desk import Command
+from kv.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointWriteError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+)
+from kv.checkpoint.manifest import FileEntry, Manifest, ServerShard
+from kv.checkpoint.places import MANIFEST
+from kv.checkpoint.rowfile import new_digest
+from kv.checkpoint.shards import Answer, Shards
+from kv.checkpoint.shelf import Shelf
+from kv.checkpoint.state import unpack_state
+from postoffice.errors import ClusterStoppedError
+from van.errors import PsliteError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A checkpoint that the servers are at work on."""
+
+    name: str
+    number: int
+    base: str | None
+    mode: str
+    request: int
+    started: float
+
+
+class Leader:
+    """Saves and loads checkpoints of one job.
+
+    Args:
+        keep: checkpoints to keep; 0 keeps all.
+        full_every: of so many checkpoints one has all rows, the others what changed; 1: all do.
+        now: the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        shelf: Shelf,
+        *,
+        keep: int = 3,
+        full_every: int = 1,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._shards, self.shelf = shards, shelf
+        self._keep, self._full_every, self._now = keep, full_every, now
+        self._base: str | None = None  # the last of this life
+        self._since_full = 0
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def begin(self, mode: str) -> Saving:
+        """Have the servers write; `mode` is `step`, when nobody pushes, or `fuzzy`.
+
+        Raises:
+            CheckpointWriteError: the place takes no new checkpoint.
+        """
+        name = "a checkpoint"
+        try:
+            name, number = self.shelf.claim()
+            base = self._base if self._since_full + 1 < self._full_every else None
+            body = {"url": self.shelf.url, "name": name, "base": base, "is_still": mode == "step"}
+            request = self._shards.start(Command.SAVE, [body] * self._shards.count)
+        except PsliteError as error:
+            raise self._write_error(name, error) from error
+        return Saving(name, number, base, mode, request, self._now())
+
+    def is_written(self, saving: Saving) -> bool:
+        """Whether `finish` would not wait."""
+        return self._shards.is_done(saving.request)
+
+    def finish(
+        self,
+        saving: Saving,
+        steps: Sequence[int],
+        states: Sequence[bytes] | None = None,
+        note: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """Wait for the servers and make it a checkpoint.
+
+        Args:
+            steps: completed by each worker, by rank.
+            states: the workers' own, packed, by rank; None: what they have noted at server 0.
+        Raises:
+            CheckpointWriteError: it was not saved; those before are as they were.
+        """
+        try:
+            answers = self._shards.wait(saving.request)
+            _raise_failure(answers)
+            manifest = self._manifest(saving, answers, steps, states, note or {})
+            if problem := manifest.problem():
+                raise ValueError(problem)
+            self.shelf.place.publish(f"{saving.name}/{MANIFEST}", manifest.to_bytes())
+        except (PsliteError, ValueError) as error:
+            self._give_up(saving)
+            raise self._write_error(saving.name, error) from error
+        self._base = manifest.name
+        self._since_full = 0 if manifest.kind == "full" else self._since_full + 1
+        self._prune()
+        return manifest
+
+    def _manifest(
+        self,
+        saving: Saving,
+        answers: Sequence[Answer],
+        steps: Sequence[int],
+        states: Sequence[bytes] | None,
+        note: Mapping[str, Any],
+    ) -> Manifest:
+        shards = [ServerShard.from_dict(answer["shard"]) for answer in answers]
+        if states is None:
+            states = _noted(answers, len(steps))
+        is_full = all(shard.is_full for shard in shards)
+        created = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
+        return Manifest(
+            name=saving.name,
+            number=saving.number,
+            kind="full" if is_full else "incremental",
+            base=None if is_full else saving.base,
+            mode=saving.mode,
+            created=created.isoformat(timespec="seconds"),
+            steps=list(steps),
+            specs=answers[0]["specs"],
+            servers=shards,
+            workers=[
+                self._write_state(saving.name, rank, state) for rank, state in enumerate(states)
+            ],
+            note=dict(note),
+            seconds=round(self._now() - saving.started, 3),
+        )
+
+    def _write_state(self, name: str, rank: int, state: bytes) -> FileEntry:
+        path = f"worker-{rank}.state"
+        with self.shelf.place.create(f"{name}/{path}") as file:
+            file.write(state)
+        digest = new_digest()
+        digest.update(state)
+        return FileEntry(path, len(state), digest.hexdigest())
+
+    def _give_up(self, saving: Saving) -> None:
+        try:
+            self.shelf.place.remove(saving.name)
+        except CheckpointError as error:
+            log.warning("what is left of %s stays: %s", saving.name, error)
+
+    def _write_error(self, name: str, error: PsliteError | ValueError) -> CheckpointWriteError:
+        """What becomes of `error`, which may be that a server is dead; raises it if all is over."""
+        if isinstance(error, ClusterStoppedError):
+            raise error
+        problem = error.problem if isinstance(error, CheckpointError) else str(error)
+        try:
+            last = self.shelf.last_good()
+        except CheckpointError:
+            last = None  # nobody can look
+        return CheckpointWriteError(self.shelf.url, name, problem, last)
+
+    def _prune(self) -> None:
+        try:
+            self.shelf.prune(self._keep)
+        except CheckpointError as error:
+            log.warning("old checkpoints stay: %s", error)
+
+    # -- loading ----------------------------------------------------------------------------------
+
+    def choose(self, which: str = "auto") -> list[Manifest] | None:
+        """A checkpoint's chain, all of its files checked by the servers.
+
+        Args:
+            which: a name, or `auto`: the last that is good, None if there is none at all.
+        Raises:
+            NoCheckpointError: no checkpoint of that name, or none of several is good.
+            DamagedCheckpointError: the one named is not.
+        """
+        if which != "auto":
+            return self._checked(which)
+        names = self.shelf.names()
+        for name in reversed(names):
+            try:
+                return self._checked(name)
+            except DamagedCheckpointError as error:
+                log.warning("%s; trying the one before", error)
+        if names:
+            raise NoCheckpointError(
+                self.shelf.url, f"none of the checkpoints {', '.join(names)} is good"
+            )
+        return None
+
+    def _checked(self, name: str) -> list[Manifest]:
+        chain = self.shelf.chain(name)
+        for manifest in chain:
+            count, files = self._shards.count, manifest.files()
+            request = self._shards.start(
+                Command.CHECK,
+                [
+                    {
+                        "url": self.shelf.url,
+                        "name": manifest.name,
+                        "files": [dataclasses.asdict(file) for file in files[rank::count]],
+                    }
+                    for rank in range(count)
+                ],
+            )
+            answers = self._shards.wait(request)
+            _raise_failure(answers)
+            problems = [problem for answer in answers for problem in answer["problems"]]
+            if problems:
+                raise DamagedCheckpointError(self.shelf.url, manifest.name, "; ".join(problems))
+        return chain
+
+    def load(self, chain: Sequence[Manifest], steps: Sequence[int]) -> list[str]:
+        """Have the servers load a chain; what is to be said about it.
+
+        Raises:
+            CheckpointMismatchError: the tables are others; nothing was changed.
+            CheckpointError: a server could not load its rows.
+        """
+        names = [manifest.name for manifest in chain]
+        body = {"url": self.shelf.url, "names": names, "steps": list(steps)}
+        request = self._shards.start(Command.LOAD, [body] * self._shards.count)
+        answers = self._shards.wait(request)
+        for answer in answers:
+            if answer.get("kind") == CheckpointMismatchError.__name__:
+                problems = answer["error"].removeprefix(f"{names[-1]} does not fit this job: ")
+                raise CheckpointMismatchError(self.shelf.url, names[-1], problems.split("; "))
+        _raise_failure(answers)
+        notes = dict.fromkeys(note for answer in answers for note in answer["notes"])
+        return list(notes)
+
+    def states(self, manifest: Manifest) -> list[Any]:
+        """The workers' own states, by rank.
+
+        Raises:
+            DamagedCheckpointError: one cannot be read.
+        """
+        found = []
+        for entry in manifest.workers:
+            with self.shelf.place.open(f"{manifest.name}/{entry.path}") as file:
+                data = file.read()
+            try:
+                found.append(unpack_state(data))
+            except ValueError as error:
+                problem = f"file {entry.path}: {error}"
+                raise DamagedCheckpointError(self.shelf.url, manifest.name, problem) from error
+        return found
+
+    def tell(self, news: Mapping[str, Any]) -> None:
+        """Leave word for the other workers."""
+        self._shards.wait(self._shards.start(Command.TELL, [news]))
+
+
+def hear(shards: Shards) -> Answer:
+    """What the leader told last."""
+    return shards.wait(shards.start(Command.HEAR, [{}]))[0]
+
+
+def steps_for(manifest: Manifest, num_workers: int) -> list[int]:
+    """Steps that the workers of a job go on from: their own if there are as many as there were."""
+    if len(manifest.steps) == num_workers and manifest.mode == "step":
+        return manifest.steps
+    known = [steps for shard in manifest.servers for steps in shard.completed]
+    return [max([*manifest.steps, *known], default=0)] * num_workers
+
+
+def _noted(answers: Sequence[Answer], workers: int) -> list[bytes]:
+    """What all workers have noted at server 0; nothing if one has not."""
+    noted: dict[int, bytes] = dict(answers[0]["notes"])
+    return [noted[rank] for rank in range(workers)] if len(noted) == workers else []
+
+
+def _raise_failure(answers: Sequence[Answer]) -> None:
+    failed = [
+        f"server {rank}: {answer['error']}"
+        for rank, answer in enumerate(answers)
+        if "error" in answer
+    ]
+    if failed:
+        raise ValueError("; ".join(failed))

@@ -1,0 +1,236 @@
+"""Where checkpoints lie: a local folder, or any URL that fsspec knows.
+
+    URL/NAME/manifest.json    written last and at once: without it NAME is not there
+    URL/NAME/...              its files
+
+A file counts as written when its bytes are on the disk, not in a cache; a manifest appears whole or
+not at all. Names are never used again, so that a save can harm nothing that is good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from kv.checkpoint.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+
+
+class Place(ABC):
+    """A folder of checkpoints. Paths are relative to it, with `/`.
+
+    Attributes:
+        url: as the user named it.
+    """
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All folders here, finished checkpoints or not, sorted."""
+
+    @abstractmethod
+    def has(self, path: str) -> bool:
+        """Whether there is a file of that path."""
+
+    @abstractmethod
+    def claim(self, name: str) -> bool:
+        """Make a folder for a new checkpoint; False if there is one."""
+
+    @abstractmethod
+    def open(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A file to be read."""
+
+    @abstractmethod
+    def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A new file; what was written lasts when the context ends without an error."""
+
+    @abstractmethod
+    def publish(self, path: str, data: bytes) -> None:
+        """A file that is there whole and lasting, or not at all."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint, its manifest first."""
+
+    @contextlib.contextmanager
+    def reaching(self, path: str, verb: str) -> Iterator[None]:
+        """Turn what the system says into a CheckpointError that names the file."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise CheckpointError(self.url, f"{path} cannot be {verb}: {reason}") from error
+
+
+class LocalPlace(Place):
+    """A folder of this machine, or one that all nodes of a job have mounted."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+
+    def names(self) -> list[str]:
+        with self.reaching(".", "listed"):
+            if not self.folder.exists():
+                return []
+            return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+
+    def has(self, path: str) -> bool:
+        with self.reaching(path, "looked for"):
+            return (self.folder / path).is_file()
+
+    def claim(self, name: str) -> bool:
+        with self.reaching(name, "made"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                (self.folder / name).mkdir()
+            except FileExistsError:
+                return False
+            _sync_folder(self.folder)
+            return True
+
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[IO[bytes]]:
+        with self.reaching(path, "read"), (self.folder / path).open("rb") as file:
+            yield file
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        target = self.folder / path
+        with self.reaching(path, "written"):
+            with target.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _sync_folder(target.parent)
+
+    def publish(self, path: str, data: bytes) -> None:
+        target = self.folder / path
+        aside = target.with_name(f".{target.name}.new")
+        with self.reaching(path, "written"):
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(target)
+            _sync_folder(target.parent)
+
+    def remove(self, name: str) -> None:
+        folder = self.folder / name
+        with self.reaching(name, "removed"):
+            (folder / MANIFEST).unlink(missing_ok=True)
+            _sync_folder(folder)
+            shutil.rmtree(folder)
+
+
+class RemotePlace(Place):
+    """A folder behind a URL such as s3://bucket/job, by way of fsspec.
+
+    In an object store an object appears whole or not at all, which is what `publish` needs.
+
+    Raises:
+        CheckpointError: fsspec is not installed, or knows no such URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            raise CheckpointError(
+                url, "a URL needs fsspec: pip install 'pslite[checkpoint]', and s3fs for s3://"
+            ) from None
+        with self.reaching(".", "reached"):
+            self._fs, self._root = url_to_fs(url, use_listings_cache=False)
+
+    @contextlib.contextmanager
+    def reaching(self, path: str, verb: str) -> Iterator[None]:
+        """As above; file systems of fsspec raise whatever their libraries do."""
+        try:
+            with super().reaching(path, verb):
+                yield
+        except CheckpointError:
+            raise
+        except Exception as error:
+            problem = f"{path} cannot be {verb}: {type(error).__name__}: {error}"
+            raise CheckpointError(self.url, problem) from error
+
+    def names(self) -> list[str]:
+        with self.reaching(".", "listed"):
+            try:
+                found = self._fs.ls(self._root, detail=True, refresh=True)
+            except FileNotFoundError:
+                return []
+            folders = [item["name"] for item in found if item["type"] == "directory"]
+            return sorted(name.rstrip("/").rpartition("/")[2] for name in folders)
+
+    def has(self, path: str) -> bool:
+        with self.reaching(path, "looked for"):
+            return bool(self._fs.isfile(self._at(path)))
+
+    def claim(self, name: str) -> bool:
+        with self.reaching(name, "made"):
+            if self._fs.exists(self._at(name)):
+                return False
+            bucket = self._root.partition("/")[0]  # empty where paths begin with a slash
+            if bucket and not self._fs.exists(bucket):  # which makedirs would make, for money
+                raise FileNotFoundError(f"there is no bucket {bucket}")
+            self._fs.makedirs(self._at(name), exist_ok=True)  # nothing, in an object store
+            return True
+
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[IO[bytes]]:
+        with self.reaching(path, "read"), self._fs.open(self._at(path), "rb") as file:
+            yield file
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        with self.reaching(path, "written"), self._fs.open(self._at(path), "wb") as file:
+            yield file
+
+    def publish(self, path: str, data: bytes) -> None:
+        with self.reaching(path, "written"):
+            self._fs.pipe_file(self._at(path), data)
+
+    def remove(self, name: str) -> None:
+        with self.reaching(name, "removed"):
+            manifest = self._at(f"{name}/{MANIFEST}")
+            if self._fs.isfile(manifest):
+                self._fs.rm_file(manifest)
+            if self._fs.exists(self._at(name)):
+                self._fs.rm(self._at(name), recursive=True)
+
+    def _at(self, path: str) -> Any:
+        return f"{self._root}/{path}"
+
+
+def place_of(url: str) -> Place:
+    """The place a URL or a path names.
+
+    Raises:
+        CheckpointError: it cannot be reached.
+    """
+    scheme, colon, rest = url.partition("://")
+    if not colon:
+        return LocalPlace(Path(url), url)
+    if scheme == "file":
+        return LocalPlace(Path(rest), url)
+    return RemotePlace(url.rstrip("/"))
+
+
+def _sync_folder(folder: Path) -> None:
+    """See that the folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

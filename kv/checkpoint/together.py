@@ -1,0 +1,81 @@
+"""Checkpoints of workers that one thread drives in turn: no barriers, no waiting."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kv.checkpoint.collective import Resumed, Tally, worker_of
+from kv.checkpoint.config import CheckpointConfig
+from kv.checkpoint.errors import CheckpointWriteError
+from kv.checkpoint.leading import Leader, steps_for
+from kv.checkpoint.places import place_of
+from kv.checkpoint.plan import Plan
+from kv.checkpoint.shards import shards_of
+from kv.checkpoint.shelf import Shelf
+from kv.checkpoint.state import pack_state
+from kv.protocols import Worker
+
+log = logging.getLogger(__name__)
+
+
+class TogetherCheckpoints:
+    """What `Checkpoints` is for a worker, for all workers of a process at once.
+
+    Args:
+        workers: of one `LocalCluster`, by rank.
+        config: what `[checkpoint]` says; kind fuzzy is as step here, since nobody runs meanwhile.
+        note, now: see `Checkpoints`.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        config: CheckpointConfig,
+        note: Mapping[str, Any] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        config.require_times()
+        self._workers, self._config, self._note, self._now = workers, config, dict(note or {}), now
+        shelf = Shelf(place_of(config.dir))
+        self._leader = Leader(
+            shards_of(workers[0]), shelf, keep=config.keep, full_every=config.full_every
+        )
+        self._plan: Plan | None = None
+        self.tally = Tally()
+
+    def resume(self, which: str = "auto") -> Resumed | None:
+        """Load a checkpoint into the tables; what to go on from, `state` is None.
+
+        Raises:
+            CheckpointError: it cannot be loaded.
+        """
+        chain = None if which == "no" else self._leader.choose(which)
+        if chain is None:
+            return None
+        steps = steps_for(chain[-1], len(self._workers))
+        notes = self._leader.load(chain, steps)
+        for note in notes:
+            log.warning("%s", note)
+        for worker, completed in zip(self._workers, steps, strict=True):
+            worker_of(worker).resume_at(completed)
+        return Resumed(chain[-1].name, None, self._leader.states(chain[-1]), notes, chain[-1])
+
+    def at_step(self, states: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        """After a step of every worker: do what is due; a failure is said and counted."""
+        steps = [worker_of(worker).steps for worker in self._workers]
+        if self._plan is None:
+            config = self._config
+            self._plan = Plan(config.every_steps, config.every, max(steps) - 1, self._now())
+        if max(steps) < self._plan.meeting or not self._plan.decide(max(steps), self._now()):
+            return
+        try:
+            packed = [pack_state(state) for state in states()]
+            manifest = self._leader.finish(self._leader.begin("step"), steps, packed, self._note)
+        except CheckpointWriteError as error:
+            log.warning("%s", error)
+            self.tally.failures.append(str(error))
+            return
+        self.tally.saved.append(manifest.name)

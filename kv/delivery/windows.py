@@ -1,0 +1,273 @@
+"""What a server remembers of the requests that it has had, so that each counts once.
+
+A stream is a maker of requests: (sender, customer) in one life. Its watermark is the oldest
+timestamp without an answer, as the maker says with each request; below it copies are late and mean
+nothing. From the watermark on there is an entry by timestamp for each request that changed
+something: `None`, all of this server's slots have it, which is nearly always so; or an `Entry`,
+that says which, why it failed, or what was answered.
+
+The slots of an entry are written out only when slots move: then "all of mine" would change its
+meaning. `export` gives what is known of some slots to their next owner or to a backup, `adopt`
+takes it.
+
+`kv.requests.windows` is the same with every slot of every push written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.placement import NUM_SLOTS
+from van.message import Message, Meta
+
+Mask = NDArray[np.bool_]
+"""Which slots, bool (1024,)."""
+
+Failure = tuple[str, str, int]
+"""Type, text and node of what was raised."""
+
+_FORMAT = 1
+
+
+def no_mask() -> Mask:
+    return np.zeros(NUM_SLOTS, np.bool_)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request that changed something, or failed for good.
+
+    Args:
+        applied: packed bits of the slots that have it.
+        failed: packed bits of the slots on which it failed.
+        failure: why.
+        answer: what was answered, where that cannot be made again.
+    """
+
+    applied: bytes = b""
+    failed: bytes = b""
+    failure: Failure | None = None
+    answer: Message | None = None
+
+
+class Stream:
+    """One life of a maker of requests.
+
+    Attributes:
+        watermark: copies below it are late.
+        entries: by timestamp.
+        in_hand: (timestamp, piece) of the requests that are held or worked on.
+    """
+
+    __slots__ = ("entries", "in_hand", "incarnation", "watermark")
+
+    def __init__(self, incarnation: int, watermark: int = 0) -> None:
+        self.incarnation, self.watermark = incarnation, watermark
+        self.entries: dict[int, Entry | None] = {}
+        self.in_hand: set[tuple[int, int]] = set()
+
+    def advance(self, oldest: int) -> None:
+        """The maker has the answers of all that lies below `oldest`."""
+        self.watermark = oldest
+        if self.entries:
+            for timestamp in [t for t in list(self.entries) if t < oldest]:
+                self.entries.pop(timestamp, None)
+
+    def has_come(self, timestamp: int, piece: int) -> bool:
+        """Whether a request has been applied or refused for good, or is in hand."""
+        return (
+            timestamp < self.watermark
+            or timestamp in self.entries
+            or (timestamp, piece) in self.in_hand
+        )
+
+
+class Windows:
+    """The streams of all makers. Called by the thread that drives the van, except `record`.
+
+    Attributes:
+        owned: the slots of this server; None: it has no slots, or they never move.
+        streams: by sender, app and customer.
+    """
+
+    def __init__(self, owned: Mask | None = None) -> None:
+        self.owned = owned
+        self.streams: dict[tuple[int, int, int], Stream] = {}  # sender, app, customer
+        self._floors: dict[int, int] = {}  # sender -> lowest incarnation that is heard
+
+    def stream(self, meta: Meta) -> Stream | None:
+        """The stream of a request, its watermark brought forward; None: that life is over."""
+        stream = self.streams.get((meta.sender, meta.app, meta.customer))
+        if stream is None or stream.incarnation != meta.incarnation:
+            stream = self._meet(meta.sender, meta.incarnation, meta.app, meta.customer)
+            if stream is None:
+                return None
+        if meta.oldest > stream.watermark:
+            stream.advance(meta.oldest)
+        return stream
+
+    def _meet(self, sender: int, incarnation: int, app: int, customer: int) -> Stream | None:
+        if incarnation < self._floors.get(sender, 0):
+            return None
+        self.fence(sender, incarnation - 1)
+        name = (sender, app, customer)
+        if name not in self.streams:
+            self.streams[name] = Stream(incarnation)
+        return self.streams[name]
+
+    def fence(self, sender: int, incarnation: int) -> None:
+        """Hear `sender` no more up to this life, and forget what it asked."""
+        if incarnation + 1 > self._floors.get(sender, 0):
+            self._floors[sender] = incarnation + 1
+        for name in [n for n, s in self.streams.items() if n[0] == sender]:
+            if self.streams[name].incarnation < self._floors[sender]:
+                del self.streams[name]
+
+    def find(self, meta: Meta) -> Stream | None:
+        """The stream of a request that was taken; None: that life is over. Any thread."""
+        stream = self.streams.get((meta.sender, meta.app, meta.customer))
+        return stream if stream is not None and stream.incarnation == meta.incarnation else None
+
+    def record(
+        self,
+        stream: Stream,
+        meta: Meta,
+        slots: Mask | None = None,
+        failure: Failure | None = None,
+        answer: Message | None = None,
+    ) -> None:
+        """Remember that a request was applied, or with `failure` failed for good. Any thread.
+
+        Args:
+            slots: on these; None: on all of this server's.
+            answer: what is answered, if that cannot be made again.
+        """
+        timestamp, entries = meta.timestamp, stream.entries
+        is_known = timestamp in entries
+        entry = entries.get(timestamp)
+        if slots is None and failure is None and answer is None and entry is None:
+            entries[timestamp] = None
+            return
+        if entry is None:
+            entry = Entry(_packed(self._all()) if is_known else b"", answer=answer)
+        where = self._all() if slots is None else slots
+        if failure is None:
+            entry.applied = _packed(self.applied(entry) | where)
+        else:
+            entry.failed, entry.failure = _packed(self.failed(entry) | where), failure
+        entries[timestamp] = entry
+
+    def applied(self, entry: Entry | None) -> Mask:
+        """The slots that have it."""
+        return self._all() if entry is None else _unpacked(entry.applied)
+
+    def failed(self, entry: Entry | None) -> Mask:
+        """The slots on which it failed."""
+        return no_mask() if entry is None else _unpacked(entry.failed)
+
+    # -- slots that move ------------------------------------------------------------------------
+
+    def own(self, owned: Mask) -> None:
+        """Have other slots from now on. What all of the former had is written out."""
+        for stream in self.streams.values():
+            for timestamp, entry in stream.entries.items():
+                if entry is None:
+                    stream.entries[timestamp] = Entry(_packed(self._all()))
+        self.owned = owned
+
+    def export(self, slots: Mask) -> bytes:
+        """What is known of `slots`, for their next owner, a backup or a checkpoint."""
+        streams = []
+        for (sender, app, customer), stream in list(self.streams.items()):
+            entries = []
+            for timestamp, entry in list(stream.entries.items()):
+                applied, failed = self.applied(entry) & slots, self.failed(entry) & slots
+                if applied.any() or failed.any():
+                    failure = entry.failure if entry is not None and failed.any() else None
+                    entries.append([timestamp, _packed(applied), _packed(failed), failure])
+            name = [sender, stream.incarnation, app, customer, stream.watermark]
+            streams.append([*name, entries])
+        floors = [list(item) for item in self._floors.items()]
+        packed: bytes = msgpack.packb([_FORMAT, floors, streams])
+        return packed
+
+    def adopt(self, slots: Mask, blob: bytes, *, keep: bool = False) -> None:
+        """Take over what `export` gave for `slots`.
+
+        Lives and watermarks only rise; what was known of the slots from an earlier stay here is
+        replaced, since their rows are, unless with `keep` it is about the same stay.
+
+        Raises:
+            ValueError: `blob` is of another format.
+        """
+        version, floors, streams = msgpack.unpackb(blob)
+        if version != _FORMAT:
+            raise ValueError(f"windows of format {version} came; this release has {_FORMAT}")
+        if not keep:
+            self.forget(slots)
+        for sender, floor in floors:
+            self.fence(sender, floor - 1)
+        for sender, incarnation, app, customer, watermark, entries in streams:
+            stream = self._meet(sender, incarnation, app, customer)
+            if stream is None:  # that life is known to be over
+                continue
+            if watermark > stream.watermark:
+                stream.advance(watermark)
+            for timestamp, applied, failed, failure in entries:
+                self._adopt(stream, timestamp, _unpacked(applied) & slots, None)
+                if failure is not None:
+                    self._adopt(stream, timestamp, _unpacked(failed) & slots, tuple(failure))
+
+    def _adopt(self, stream: Stream, timestamp: int, slots: Mask, failure: Failure | None) -> None:
+        if slots.any():
+            self.record(stream, Meta(timestamp=timestamp), slots, failure)
+
+    def forget(self, slots: Mask) -> None:
+        """Drop what is known of `slots`, which have left."""
+        for stream in self.streams.values():
+            for timestamp, entry in list(stream.entries.items()):
+                applied, failed = self.applied(entry) & ~slots, self.failed(entry) & ~slots
+                if applied.any() or failed.any():
+                    failure = None if entry is None else entry.failure
+                    answer = None if entry is None else entry.answer
+                    stream.entries[timestamp] = Entry(
+                        _packed(applied), _packed(failed), failure, answer
+                    )
+                else:
+                    del stream.entries[timestamp]
+
+    # -- helping ----------------------------------------------------------------------------------
+
+    def _all(self) -> Mask:
+        return np.ones(NUM_SLOTS, np.bool_) if self.owned is None else self.owned
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(list(self.streams.values()))
+
+    def __len__(self) -> int:
+        """How many entries are kept."""
+        return sum(len(stream.entries) for stream in self.streams.values())
+
+    def validate(self) -> None:
+        """Assert what must always hold."""
+        for (sender, *_), stream in self.streams.items():
+            assert stream.incarnation >= self._floors.get(sender, 0), f"{sender} is over"
+            for timestamp, entry in stream.entries.items():
+                assert timestamp >= stream.watermark, f"{timestamp} is past"
+                if entry is not None:
+                    assert (entry.failure is None) == (not self.failed(entry).any())
+
+
+def _packed(mask: Mask) -> bytes:
+    return np.packbits(mask).tobytes()
+
+
+def _unpacked(bits: bytes) -> Mask:
+    if not bits:
+        return no_mask()
+    return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(np.bool_)

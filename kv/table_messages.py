@@ -1,0 +1,86 @@
+"""Requests about tables taken apart: which arrays are names of rows, which are values, of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.engine import Write
+from kv.engine_table import Table
+from kv.errors import KVError, ValueShapeError
+from kv.placement import slot_of
+from kv.spec import dense_keys
+from kv.table_protocol import Command, key_places
+from van.message import Message, Meta, answer_to
+
+Tables = Sequence[tuple[int, Table, int]]
+"""The tables of a request: number and table of the engine, and the worker's step."""
+
+_CREATING = {"create": True}  # nobody changes it
+
+
+def is_whole(meta: Meta, table: Table) -> bool:
+    """Whether a request means all blocks of a dense table that are on the server, unnamed."""
+    return table.is_dense and not (meta.body and "blocks" in meta.body)
+
+
+def row_slots(table: Table, names: NDArray[Any]) -> NDArray[np.uint16]:
+    """The slots of rows: of keys or, in a dense table, of numbers of blocks.
+
+    Raises:
+        ValueShapeError: the table has no such block.
+    """
+    if not table.is_dense:
+        return slot_of(names.astype(np.uint64))
+    layout = dense_keys(table.spec)
+    slots = np.empty(layout.keys.size, np.uint16)
+    slots[layout.blocks] = slot_of(layout.keys)
+    if names.size and int(names.max()) >= slots.size:
+        raise ValueShapeError(table.spec.name, f"it has no block {int(names.max())}")
+    return slots[names.astype(np.int64)]
+
+
+def leave_pull(message: Message, tables: Tables) -> None:
+    """Make a pull of a push and pull whose push is done."""
+    meta = message.meta
+    message.arrays = [message.arrays[place] for place in name_places(meta, tables, has_values=True)]
+    blocks = {"blocks": True} if meta.body and "blocks" in meta.body else {}
+    meta.cmd, meta.body = Command.PULL, {**_CREATING, **blocks}
+
+
+def name_places(meta: Meta, tables: Tables, has_values: bool) -> list[int]:
+    return key_places([is_whole(meta, table) for _, table, _ in tables], has_values)
+
+
+def clocks_of(tables: Tables) -> tuple[tuple[int, int, tuple[()]], ...]:
+    """The tables' clocks, for an answer."""
+    return tuple((table.id, table.mode.clock, ()) for _, table, _ in tables)
+
+
+def writes_of(message: Message, tables: Tables) -> list[Write]:
+    """Table, keys and values of each table of a push or assignment."""
+    arrays = iter(message.arrays)
+    writes: list[Write] = [
+        (number, None if is_whole(message.meta, table) else next_array(arrays), next_array(arrays))
+        for number, table, _ in tables
+    ]
+    no_more(arrays)
+    return writes
+
+
+def next_array(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
+    for array in arrays:
+        return array
+    raise KVError("a request has fewer arrays than its tables need")
+
+
+def no_more(arrays: Iterator[NDArray[Any]]) -> None:
+    for _ in arrays:
+        raise KVError("a request has more arrays than its tables need")
+
+
+def counted(meta: Meta, count: int) -> Message:
+    return Message(answer_to(meta, body={"count": count}))

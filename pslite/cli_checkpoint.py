@@ -1,0 +1,195 @@
+"""The commands `pslite checkpoint`. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from van.errors import PsliteError
+
+EXIT_DIFFERENT, EXIT_ERROR = 1, 2
+URL = click.argument("url")
+VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+
+
+@contextlib.contextmanager
+def _clear_errors(verbose: bool) -> Iterator[None]:
+    try:
+        yield
+    except PsliteError as error:
+        if verbose:
+            traceback.print_exc()
+        click.echo(f"pslite: error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
+
+
+@contextlib.contextmanager
+def _bar(length: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if somebody looks at it."""
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden) as bar:
+        yield bar.update
+
+
+@click.group()
+def checkpoint() -> None:
+    """Look at checkpoints: list, verify, compare, export.
+
+    URL is the folder of the checkpoints, as [checkpoint] dir has it, or a URL such as
+    s3://bucket/job.
+
+    \b
+    Examples:
+      pslite checkpoint list run/checkpoints
+      pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
+    """
+
+
+@checkpoint.command("list")
+@URL
+@VERBOSE
+def list_command(url: str, verbose: bool) -> None:
+    """Show the checkpoints of URL, oldest first.
+
+    STEPS is how many steps a worker had completed, ROWS what a full checkpoint at that moment has.
+
+    \b
+    Example:
+      pslite checkpoint list run/checkpoints
+    """
+    with _clear_errors(verbose):
+        from kv.checkpoint.places import place_of
+        from kv.checkpoint.shelf import Shelf
+        from pslite.checkpoints import listing
+
+        click.echo(listing(Shelf(place_of(url))))
+
+
+@checkpoint.command()
+@URL
+@click.argument("names", nargs=-1)
+@VERBOSE
+def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
+    """Read checkpoints, all or those of NAMES, and compare every file with its checksum.
+
+    Exits with 1 if one is damaged; each file that is says so by name.
+
+    \b
+    Examples:
+      pslite checkpoint verify run/checkpoints
+      pslite checkpoint verify s3://bucket/job ckpt-000007
+    """
+    with _clear_errors(verbose):
+        from kv.checkpoint.errors import DamagedCheckpointError
+        from kv.checkpoint.places import place_of
+        from kv.checkpoint.shelf import Shelf
+        from pslite.checkpoints import size
+
+        shelf = Shelf(place_of(url))
+        chosen = list(names) or shelf.names()
+        if not chosen:
+            click.echo(f"no checkpoints in {url}")
+        damaged = 0
+        for name in chosen:
+            try:
+                chain = shelf.chain(name)
+                nbytes = sum(manifest.nbytes for manifest in chain)
+                with _bar(nbytes, name) as update:
+                    shelf.verify(name, update)
+            except DamagedCheckpointError as error:
+                damaged += 1
+                click.echo(f"{name}: DAMAGED: {error.reason}")
+            else:
+                files = sum(len(manifest.files()) for manifest in chain)
+                click.echo(f"{name}: good ({files} files, {size(nbytes)})")
+    sys.exit(EXIT_DIFFERENT if damaged else 0)
+
+
+@checkpoint.command()
+@URL
+@click.argument("first")
+@click.argument("second")
+@VERBOSE
+def diff(url: str, first: str, second: str, verbose: bool) -> None:
+    """Compare the rows of two checkpoints, FIRST and SECOND: weights and optimiser state.
+
+    A row counts as the same if all of its bits are. Exits with 1 if anything differs. Both
+    versions of a table have to fit into memory.
+
+    \b
+    Example:
+      pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
+    """
+    with _clear_errors(verbose):
+        from kv.checkpoint.places import place_of
+        from kv.checkpoint.reading import SavedTables, compare
+        from kv.checkpoint.shelf import Shelf
+        from pslite.checkpoints import differences
+
+        shelf = Shelf(place_of(url))
+        one, other = (SavedTables(shelf, shelf.chain(name)) for name in (first, second))
+        found = []
+        with _bar(len(one.specs.keys() | other.specs.keys()), "tables") as update:
+            for entry in compare(one, other):
+                found.append(entry)
+                update(1)
+        click.echo(differences(found, first, second))
+    sys.exit(0 if all(entry.is_same for entry in found) else EXIT_DIFFERENT)
+
+
+@checkpoint.command()
+@URL
+@click.argument("name", required=False)
+@click.option("--table", "tables", multiple=True, help="Only this table; may be repeated.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["parquet"]),
+    default="parquet",
+    show_default=True,
+    help="What the files are.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that gets a file for each table.",
+)
+@VERBOSE
+def export(
+    url: str, name: str | None, tables: tuple[str, ...], kind: str, out: Path, verbose: bool
+) -> None:
+    """Write the tables of the checkpoint NAME, by default the last good one, as Parquet.
+
+    A sparse table becomes columns key, weights, shows, last_seen and version; a dense one its
+    values in C order, with the shape in the file's metadata.
+
+    \b
+    Examples:
+      pslite checkpoint export run/checkpoints --out tables
+      pslite checkpoint export run/checkpoints ckpt-000007 --table user --out tables
+      duckdb -c "select key, weights[1] from 'tables/user.parquet' limit 5"
+    """
+    with _clear_errors(verbose):
+        from kv.checkpoint.errors import NoCheckpointError
+        from kv.checkpoint.places import place_of
+        from kv.checkpoint.reading import SavedTables
+        from kv.checkpoint.shelf import Shelf
+        from pslite.checkpoint_export import export_tables
+
+        shelf = Shelf(place_of(url))
+        chosen = name or shelf.last_good()
+        if chosen is None:
+            raise NoCheckpointError(url, "there is no good checkpoint to export")
+        saved = SavedTables(shelf, shelf.verify(chosen))
+        shards = saved.manifest.servers
+        rows = sum(part.size for shard in shards for part in shard.tables.values())
+        with _bar(rows, chosen) as update:
+            written = export_tables(saved, tables or sorted(saved.specs), out, update)
+        for table, path, count in written:
+            click.echo(f"{table}: {count:,} rows in {path}")

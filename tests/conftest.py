@@ -1,0 +1,53 @@
+"""What tests of several packages share."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_LIMIT = 60.0  # seconds for a server to answer
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[str]:
+    """The address of an etcd that is ours alone (Debian: etcd-server)."""
+    program = shutil.which("etcd")
+    if program is None:
+        pytest.skip("no etcd here; Debian's package is etcd-server")
+    client, peer = _free_port(), _free_port()
+    address = f"http://127.0.0.1:{client}"
+    command = [program, "--data-dir", str(tmp_path / "etcd")]
+    command += ["--listen-client-urls", address, "--advertise-client-urls", address]
+    command += ["--listen-peer-urls", f"http://127.0.0.1:{peer}", "--log-level", "error"]
+    command += ["--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"]
+    command += ["--initial-cluster", f"default=http://127.0.0.1:{peer}"]
+    with (tmp_path / "etcd.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _await(client, process, tmp_path / "etcd.log")
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _LIMIT
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    pytest.fail(f"etcd did not start: {log.read_text()[-500:]}")
