@@ -76,7 +76,7 @@ def test_rows_start_apart_only_where_they_start_by_themselves() -> None:
         (lambda: TableSpec.sparse("a", 2.5), "dim must be an integer, not 2.5"),
         (lambda: TableSpec.sparse("a", True), "dim must be an integer, not True"),
         (lambda: TableSpec.sparse("a", 1, missing="ignore"), "missing must be init or zeros or er"),
-        (lambda: TableSpec.sparse("a", 1, mode="bsp"), "unknown name 'bsp'; known are async"),
+        (lambda: TableSpec.sparse("a", 1, mode="bsp"), "unknown name 'bsp'"),
         (lambda: TableSpec.sparse("a", 1, aggregator="avg"), "aggregator must be sum or mean or"),
         (lambda: TableSpec.dense("a", (1,), storage="half"), "storage must be float32 or float16"),
         (lambda: TableSpec.sparse("a", 1, optimizer="sgd"), "optimizer must be one of kv.optimi"),
