@@ -101,6 +101,7 @@ class AtOnce:
         )
         if values is None:
             return None
+        table.answered(rank, keys, values)
         return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)), [values])
 
     def push(self, message: Message, number: int, table: Table, step: int) -> Message | None:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
+from kv.consistency.settings import SemiSync
+from kv.consistency.staleness import Staleness
 from kv.dense import BlockShare, share_of
 from kv.engine_log import Cause
 from kv.errors import KeyListError
@@ -51,6 +53,7 @@ SEQUENTIAL = 4  # floats of a dense table that cost as much as one of a sparse t
 class Table(ABC):
     """What an engine asks of a table.
     Attributes:
+        staleness: of the pushes that counted, where their base was known.
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
             a thread that those turns need.
     """
@@ -61,7 +64,13 @@ class Table(ABC):
     def __init__(self, spec: TableSpec, mode: Mode) -> None:
         self.spec, self.mode = spec, mode
         self.id = table_id(spec.name)
+        self.staleness = Staleness()
         self.settling = threading.Lock()
+
+    @property
+    def has_window(self) -> bool:
+        """Whether its mode closes rounds after a time."""
+        return isinstance(self.spec.mode, SemiSync) and self.spec.mode.window > 0
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
@@ -69,6 +78,16 @@ class Table(ABC):
     def _cause(self, update: Update) -> Cause:
         """What one who keeps copies is told of the change that `update` makes."""
         return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
+
+    def answered(self, rank: int, keys: Keys | None, values: Values) -> None:
+        """A pull of worker `rank` is answered with `values`; `keys` None: all blocks here."""
+        if self.mode.notes_pulls:
+            self.mode.on_pull(rank, self.names if keys is None else keys, values)
+
+    @property
+    def names(self) -> Keys:
+        """What a dense table's blocks here are called in an `Update`."""
+        raise KeyListError(self.spec.name, "it is sparse, so its values come with keys")
 
     def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
         """This very array will come again as a key list."""
@@ -173,6 +192,9 @@ class Table(ABC):
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],
             "copies": self.store.copies,
+            "staleness": self.staleness.report(),
+            "stalest": self.staleness.most,
+            **self.mode.counts(),
             **together(parts),
         }
 
@@ -258,7 +280,7 @@ class KeyedTable(Table):
                 return None
             (due,), clocks = note()
             for step in due:
-                piece.push(step.keys, step.grads, step.clock)
+                piece.push(step.keys, step.grads, step.clock, 0, step.delay)
                 if self.store.log is not None:
                     self.store.log.changed(part.store, step.keys, self._cause(step))
             return clocks
@@ -274,7 +296,8 @@ class KeyedTable(Table):
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         cut = self._cut(update.keys) if claim is None else claim[0]
         cause = self._cause(update)
-        yield from self.store.push(update.keys, update.grads, update.clock, cut, cause)
+        keys, grads, clock = update.keys, update.grads, update.clock
+        yield from self.store.push(keys, grads, clock, cut, cause, update.delay)
 
     def applying_round(self, update: Update) -> Turns[None]:
         cut = self._cut(update.keys)
@@ -322,6 +345,10 @@ class BlockTable(Table):
         super().__init__(spec, mode)
         self.store = Blocks(spec, share)
 
+    @property
+    def names(self) -> Keys:
+        return self.store.numbers
+
     def cost(self, keys: Keys | None) -> int:
         # They move one after the other: many more in the time of as many floats of rows.
         return int(np.prod(self.store.shape)) // SEQUENTIAL
@@ -347,7 +374,8 @@ class BlockTable(Table):
             (due,), clocks = note()
             for step in due:
                 places = self._places(step.keys)
-                self.store.push(step.grads, step.clock, places, self._cause(step))
+                cause = self._cause(step)
+                self.store.push(step.grads, step.clock, places, cause, step.delay)
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -357,7 +385,8 @@ class BlockTable(Table):
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         with self.store.lock:
             places = self._places(update.keys)
-            self.store.push(update.grads, update.clock, places, self._cause(update))
+            cause = self._cause(update)
+            self.store.push(update.grads, update.clock, places, cause, update.delay)
         yield
 
     def release(self, claim: Claim) -> None:

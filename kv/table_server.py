@@ -46,6 +46,7 @@ from kv.table_messages import (
 )
 from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
+from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
@@ -59,6 +60,8 @@ LONG = 1 << 62
 SETTLING = "rounds"  # the lane of what closes rounds
 
 Answering = Turns[Message | None]
+_STEP = int(Command.STEP)
+_LOOK = 0.02  # seconds between two looks at rounds that close after a time
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
 _VALUED = frozenset(map(int, WITH_VALUES))
 
@@ -102,6 +105,7 @@ class TableServer:
             self._owns,
             parts=max(1, threads),
             spill_dir=spill_dir,
+            now=lambda: office.van.now(),
         )
         self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")
@@ -120,6 +124,7 @@ class TableServer:
         self._held: list[Message] = []
         self._holding = threading.Lock()
         self._van_thread = 0
+        self._watches_windows = self._is_settling = False
         self._handlers: dict[int, Callable[[Message], Answering]] = {
             Command.DEFINE: self._define,
             Command.PULL: self._pull,
@@ -172,8 +177,44 @@ class TableServer:
         """What the scheduler says has changed; called by the thread that drives the van."""
         for node, life in new.fenced.items():
             self.desk.windows.fence(node, life)
+        if self.office.shape.failures.on_worker == "continue":
+            for node in sorted(new.dead - old.dead):
+                self._lose(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
+
+    def _lose(self, node: int) -> None:
+        """A node has died and the job goes on: nobody waits for it, if it was a worker."""
+        role, rank = role_and_rank(node)
+        if role is Role.WORKER and rank < self.engine.progress.num_workers:
+            self.lists.forget(node)
+            lanes = [SETTLING, *((node, table) for table in list(self._tables))]
+            self.executor.submit(self._and_let_go(self.engine.losing(rank)), lanes)
+
+    def _and_let_go(self, settling: Turns[bool]) -> Turns[None]:
+        """Close rounds that no request closes; a round that fails is said to nobody but the log."""
+        try:
+            yield from settling
+        except KVError as error:
+            log.warning("%s: %s", self.office.name, error)
+        finally:
+            self.answer_held()
+
+    def _watch_windows(self) -> None:
+        """Look every so often whether a round is to be closed because its time is over."""
+        if self.engine.has_windows:
+            self._watches_windows = True
+            self.office.van.every(_LOOK, self._look_at_windows)
+
+    def _look_at_windows(self) -> None:
+        due_at = self.engine.due_at
+        if due_at is not None and self.engine.now() >= due_at and not self._is_settling:
+            self._is_settling = True
+            self.executor.submit(self._closing_windows(), [SETTLING])
+
+    def _closing_windows(self) -> Turns[None]:
+        self._is_settling = False
+        yield from self._and_let_go(self.engine.settling())
 
     def learn_map(self, slots: SlotMap) -> None:
         """Know a newer slot map; by the thread that drives the van, with no work on moved slots."""
@@ -193,6 +234,8 @@ class TableServer:
             stream = self.desk.admit(message)
             if stream is None:
                 return
+            if meta.cmd == _STEP and not self._watches_windows:
+                self._watch_windows()
             if meta.key_list or (meta.body and "coded" in meta.body):
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
@@ -386,6 +429,8 @@ class TableServer:
             if keys is not None and meta.key_list:
                 table.remember(keys)
             values.append((yield from table.pulling(keys, create, empty)))
+            if table.mode.notes_pulls:
+                table.answered(self._ranks.of(meta), keys, values[-1])
         no_more(arrays)
         return Message(answer_to(meta, clocks=clocks_of(tables)), values)
 

@@ -47,6 +47,9 @@ class DelayCompensated(Asynchronous):
         self.unseen += unknown
         return (due._replace(seen=seen, lam=self.lam),)
 
+    def counts(self) -> dict[str, int]:
+        return {"unseen": self.unseen, "seen_nbytes": self.seen.nbytes}
+
     def settled(self) -> bool:
         for rank, done in enumerate(self.progress.finished):
             if done:
