@@ -79,7 +79,7 @@ class Engine:
         max_staleness: int | None = None,
         server: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.now, self.max_staleness, self._server = now, max_staleness, server
+        self.now, self.max_staleness, self.server = now, max_staleness, server
         self.default_mode, self.seed, self.owner_filter = (
             Consistency.of(default_mode),
             seed,
@@ -334,7 +334,7 @@ class Engine:
         """
         clock = found.mode.clock
         if clock - update.is_rest - update.base > (self.max_staleness or 0):
-            name, server = found.spec.name, self._server()
+            name, server = found.spec.name, self.server()
             raise VersionMismatchError(name, clock, update.base, rank, server)
 
     @property

@@ -29,7 +29,7 @@ from kv.keylist import as_values
 from kv.placement import slot_of
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks, Places
-from kv.store.parts import Cut, Parts, Piece
+from kv.store.parts import PART_SHIFT, Cut, Parts, Piece
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
@@ -39,6 +39,9 @@ Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Claim = tuple[Cut, list[int]] | None
 """What a push has secured before it counts: the parts of its keys, and room in each."""
+
+Described = tuple[Keys, NDArray[np.int64], NDArray[np.float32], NDArray[np.uint32]]
+"""Keys of rows, their versions, shows, and the second each was last seen in (0: not kept)."""
 
 Noted = tuple[list[Sequence[Update]], list[int]]
 """Of the tables of a push that counts now: what is to be applied, and their clocks."""
@@ -148,6 +151,19 @@ class Table(ABC):
             if keys.size:
                 yield keys, values
 
+    @abstractmethod
+    def describing(self, keys: Keys) -> Turns[Described]:
+        """What is known of the rows of those of `keys` that have one."""
+
+    @abstractmethod
+    def changed(
+        self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]
+    ) -> tuple[Keys, Values, int]:
+        """A part of the rows that changed after `since` and not after `until`, as `scan` has them.
+
+        Both are versions by part; where `since` is None, or of other parts, all rows are meant.
+        """
+
     # -- rows as they are stored: past the mode, at once ----------------------------------------
 
     def exporting(self, keys: Keys) -> Turns[RowBatch]:
@@ -192,6 +208,7 @@ class Table(ABC):
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],
             "copies": self.store.copies,
+            "versions": self.store.versions,
             "staleness": self.staleness.report(),
             "stalest": self.staleness.most,
             **self.mode.counts(),
@@ -321,6 +338,22 @@ class KeyedTable(Table):
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         return self.store.scan(start, count)
 
+    def describing(self, keys: Keys) -> Turns[Described]:
+        rows = yield from self.store.export(self._checked_keys(keys))
+        return rows.keys, rows.versions, rows.show_counts(), rows.seen
+
+    def changed(
+        self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]
+    ) -> tuple[Keys, Values, int]:
+        parts = self.store.parts
+        if since is not None and len(since) != len(parts):
+            since = None
+        rows, go_on = self.store.export_scan(start, count, None, since)
+        number = max(start, 0) >> PART_SHIFT
+        if number < len(until):
+            rows = rows.take(rows.versions <= until[number])
+        return rows.keys, parts[0].store.weights_of(rows), go_on
+
     def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
         return slot_of(keys)
 
@@ -405,6 +438,15 @@ class BlockTable(Table):
         order = self.store.share.order
         values = self.store.pull(np.empty(self.store.shape, np.float32))
         return self.store.keys[order], values[order], -1
+
+    def describing(self, keys: Keys) -> Turns[Described]:
+        raise KeyListError(self.spec.name, "it is dense: it has no keys to tell of")
+        yield
+
+    def changed(
+        self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]
+    ) -> tuple[Keys, Values, int]:
+        raise KeyListError(self.spec.name, "it is dense: pull it whole")
 
     def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
         return slot_of(self.store.keys_of(keys))

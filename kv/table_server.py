@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from kv.at_once import Answers, AtOnce, Ranks
 from kv.consistency.settings import Consistency
 from kv.delivery.desk import Desk
-from kv.engine import Engine
+from kv.engine import MOST_ROWS, Engine
 from kv.engine_table import Table
-from kv.errors import KVError, TableConflictError, UnknownTableError
+from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
@@ -36,6 +36,7 @@ from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
 from kv.table_messages import (
+    bases_of,
     clocks_of,
     counted,
     is_whole,
@@ -76,6 +77,7 @@ class TableServer:
         key_cache: bytes of key lists remembered for each worker.
         threads: that work on long requests; 0 works on all in the thread that drives the van.
         spill_dir: where tables with when_full=spill keep rows.
+        max_staleness: see `Engine`.
 
     Attributes:
         desk: which requests are new here; its `windows` go with slots that move.
@@ -94,6 +96,7 @@ class TableServer:
         key_cache: int = 64 << 20,
         threads: int = 0,
         spill_dir: str = "",
+        max_staleness: int | None = None,
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
@@ -106,6 +109,8 @@ class TableServer:
             parts=max(1, threads),
             spill_dir=spill_dir,
             now=lambda: office.van.now(),
+            max_staleness=max_staleness,
+            server=lambda: office.rank,
         )
         self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")
@@ -138,6 +143,8 @@ class TableServer:
             Command.SCAN: self._scan,
             Command.SET_LR: self._set_lr,
             Command.STATS: self._stats,
+            Command.META: self._meta,
+            Command.CHANGED: self._changed,
         }
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
@@ -332,7 +339,10 @@ class TableServer:
 
     def _error(self, message: Message, error: Exception) -> Message:
         log.debug("request failed: %r", message, exc_info=error)
-        return error_answer(message.meta, error, self.office.node_id)
+        answer = error_answer(message.meta, error, self.office.node_id)
+        if isinstance(error, VersionMismatchError):  # so that the worker can renew its base
+            answer.meta.clocks = clocks_of(self._of(message.meta), self.office.rank)
+        return answer
 
     def _send(self, message: Message, answer: Message) -> None:
         """The work on a request is over: answer, now or when that is safe."""
@@ -432,7 +442,7 @@ class TableServer:
             if table.mode.notes_pulls:
                 table.answered(self._ranks.of(meta), keys, values[-1])
         no_more(arrays)
-        return Message(answer_to(meta, clocks=clocks_of(tables)), values)
+        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
@@ -468,9 +478,10 @@ class TableServer:
             float(body.get("weight", 1.0)),
             bool(body.get("rest", False)),
             meta,
+            bases_of(meta),
         )
         self.desk.note_push(message)
-        return Message(answer_to(meta, clocks=clocks_of(tables)))
+        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)))
 
     def _push_pull(self, message: Message) -> Answering:
         yield from self._push(message)
@@ -513,6 +524,21 @@ class TableServer:
         keys, values, go_on = self.engine.scan(number, int(body["start"]), int(body["count"]))
         arrays: list[NDArray[Any]] = [keys, values]
         return Message(answer_to(message.meta, body={"next": go_on}), arrays)
+        yield
+
+    def _meta(self, message: Message) -> Answering:
+        ((_, table, _),) = self._of(message.meta)
+        (keys,) = message.arrays
+        columns = yield from table.describing(keys)
+        return Message(answer_to(message.meta), list(columns))
+
+    def _changed(self, message: Message) -> Answering:
+        ((_, table, _),), body = self._of(message.meta), message.meta.body
+        count = max(1, min(int(body["count"]), MOST_ROWS))
+        since, until = body["since"], body["until"] or table.store.versions
+        keys, values, go_on = table.changed(int(body["start"]), count, since, until)
+        answer = answer_to(message.meta, body={"next": go_on, "until": list(until)})
+        return Message(answer, [keys, values])
         yield
 
     def _set_lr(self, message: Message) -> Answering:

@@ -164,11 +164,12 @@ def _run_server(settings: NodeSettings) -> None:
     try:
         tables = TableServer(
             office,
-            job.param_sync.mode,
+            job.param_sync.consistency,
             job.run.seed,
             job.server.key_cache,
             threads_of(job.server.threads),
             job.server.spill_dir,
+            job.param_sync.max_staleness,
         )
         CheckpointServer(
             office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank

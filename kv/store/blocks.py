@@ -92,6 +92,11 @@ class Blocks:
         """Grows with every change."""
         return self.store.version
 
+    @property
+    def versions(self) -> list[int]:
+        """Of its only part."""
+        return [self.store.version]
+
     def pull(self, out: Values) -> Values:
         """All blocks into `out`, float32 of `shape`: the array between two pushes."""
         with self.lock:

@@ -213,7 +213,14 @@ class Parts:
     @property
     def version(self) -> int:
         """Grows with every change."""
+        if self._all is not None:
+            return self.parts[0].store.version
         return sum(part.store.version for part in self.parts)
+
+    @property
+    def versions(self) -> list[int]:
+        """Of each part, what its rows' versions are counted by."""
+        return [part.store.version for part in self.parts]
 
     def cut(self, keys: Keys, learns: bool = False) -> Cut:
         """Which parts the keys lie in; the cut of a list that comes again may learn."""

@@ -349,6 +349,13 @@ class SparseStore:
         found, stop = batches.look(self.space, start, count, slots, since, seen_since)
         return batches.read(self.space, found, self.format.floats), stop
 
+    def weights_of(self, batch: RowBatch) -> Values:
+        """The weights of rows that were exported, float32 (n, dim), new memory."""
+        out = np.empty((len(batch), self.dim), np.float32)
+        data = np.ascontiguousarray(batch.data).view(np.float32)
+        self.format.gather(data, np.arange(len(batch)), out)
+        return out
+
     def put(self, batch: RowBatch, *, keep_versions: bool) -> None:
         """Set rows to what another store, or this one, has exported; made where there are none.
 

@@ -136,7 +136,7 @@ def test_a_key_without_default_must_be_given() -> None:
         ("[cluster]\nheartbeat_timeout=500ms", "heartbeat_timeout: expected 0s, or 2s or more"),
         ("[cluster]\nheartbeat_interval=3s\nheartbeat_timeout=5s", "0s, or 6s or more"),
         ("[cluster]\nrestart_timeout=-1s", "restart_timeout"),
-        ("[param_sync]\nmode=asynk", "expected async or sync, got 'asynk'; did you mean async?"),
+        ("[param_sync]\nmode=asynk", "or semi_sync, got 'asynk'; did you mean async?"),
         ("[server]\napp=my_server", "[server] app: expected MODULE:FUNCTION"),
         ("[run]\nseed=-1", "[run] seed: expected 0 to 2^63-1, got -1"),
         ("servers=1", "line 1: a [section] must come before 'servers=1'"),
