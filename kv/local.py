@@ -53,6 +53,7 @@ class LocalCluster:
         self.failure: str | None = None
         self.workers = [LocalWorker(self, rank) for rank in range(num_workers)]
         self._desk: Desk | None = None
+        self._closed: set[int] = set()
         self._barriers: dict[str, list[int]] = {}  # name -> how often each rank came
         self._gathers: list[list[Any]] = [[] for _ in range(num_workers)]  # values not yet taken
 
@@ -77,7 +78,13 @@ class LocalCluster:
 
     def is_closed(self, rank: int) -> bool:
         """Whether that worker is done."""
-        return self.engine.progress.finished[rank]
+        return rank in self._closed
+
+    def note_closed(self, rank: int) -> None:
+        """That worker is done; those who wait for it look again."""
+        with self.lock:
+            self._closed.add(rank)
+            self.changed.notify_all()
 
     def tell_change(self) -> None:
         """Let those who wait look again."""

@@ -132,6 +132,11 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             self._steps += 1
             self._cluster.tell_change()
 
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull."""
+        self.engine.finish(self._rank)
+        self._cluster.tell_change()
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers that are not closed have come here.
 
@@ -158,8 +163,8 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
 
     def close(self) -> None:
         """This worker is done; nobody waits for it any more. A second call does nothing."""
-        self.engine.finish(self._rank)
-        self._cluster.tell_change()
+        self.finish()
+        self._cluster.note_closed(self._rank)
 
     def __enter__(self) -> Self:
         return self

@@ -230,6 +230,12 @@ class Worker(Protocol):
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
 
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull.
+
+        When all have finished, all rounds are closed. `close` does it, too.
+        """
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here."""
 

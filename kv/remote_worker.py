@@ -535,6 +535,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._steps += 1
         self._customer.raise_failed()
 
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull."""
+        self._customer.wait_all()
+        self.ask_all(Command.FINISH)
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
         self._customer.wait_all()

@@ -39,7 +39,8 @@ class DelayCompensated(Asynchronous):
         self.unseen = 0
 
     def on_pull(self, rank: int, keys: Keys, values: Values) -> None:
-        self.seen.note(rank, keys, values)
+        if not self.progress.finished[rank]:  # else it will push nothing
+            self.seen.note(rank, keys, values)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         (due,) = super().on_push(rank, step, update)
