@@ -48,9 +48,7 @@ class ParamSyncConfig:
     mode: Literal["async", "dc_async", "ssp", "sync", "semi_sync"] = "async"  # when a push counts
     staleness: int = 4  # ssp: steps that the fastest worker may lead the slowest by
     quorum: float = 0.75  # semi_sync: workers that close a round; below 1 a fraction of the active
-    window: Seconds = (
-        0.0  # semi_sync: after the first end of a step, which closes a round; 0: never
-    )
+    window: Seconds = 0.0  # semi_sync: a round closes so long after its first step's end; 0: never
     backup_workers: int = 0  # semi_sync: instead of the quorum, so many slowest are dropped
     dc_lambda: float = 0.04  # dc_async: how much a gradient's delay is compensated
     dc_memory: int = 2  # dc_async: pulls of each worker that a server remembers
