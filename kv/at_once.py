@@ -16,7 +16,7 @@ from kv.delivery.desk import Desk
 from kv.engine import Engine
 from kv.engine_table import Empty, Table, Values
 from kv.errors import KVError
-from kv.table_messages import bases_of, leave_pull
+from kv.table_messages import leave_pull
 from kv.table_protocol import Command
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -109,7 +109,7 @@ class AtOnce:
         meta, arrays = message.meta, message.arrays
         if len(arrays) != 2:
             return None
-        body = meta.body or _NO_BODY
+        body, ((_, _, pairs),) = meta.body or _NO_BODY, meta.clocks
         clocks = self._engine.push_at_once(
             self._ranks.of(meta),
             step,
@@ -117,7 +117,7 @@ class AtOnce:
             float(body.get("weight", 1.0)),
             bool(body.get("rest", False)),
             meta,
-            bases_of(meta),
+            (pairs[0][1],) if pairs else (),
         )
         if clocks is None:
             return None

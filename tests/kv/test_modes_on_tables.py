@@ -122,7 +122,7 @@ def program(worker: Any, steps: int, seen: list[list[float]]) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    [Async(), DCAsync(), SSP(0), SSP(2), Sync(), SemiSync(0.5), SemiSync(2, window=0.01)],
+    [Async(), DCAsync(lam=0), SSP(0), SSP(2), Sync(), SemiSync(0.5), SemiSync(2, window=0.01)],
     ids=repr,
 )
 def test_threads_with_unequal_work_come_to_an_end_and_lose_nothing(mode: Consistency) -> None:
