@@ -378,8 +378,12 @@ class Engine:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
+    def rest(self, rank: int) -> bool:
+        """Nobody waits for worker `rank` any more, though it may push; as `finish` else."""
+        return run_through(self.losing(rank))
+
     def losing(self, rank: int) -> Turns[bool]:
-        """Worker `rank` has died: nobody waits for it; whether any clock advanced."""
+        """Worker `rank` has died, or rests: nobody waits for it; whether any clock advanced."""
         with self.lock:
             is_new = self.progress.lose(rank)
         if is_new and self.log is not None:

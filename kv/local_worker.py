@@ -156,6 +156,11 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         self.engine.finish(self._rank)
         self._cluster.tell_change()
 
+    def rest(self) -> None:
+        """Nobody waits for this worker's steps from now on, though it may push and step again."""
+        self.engine.rest(self._rank)
+        self._cluster.tell_change()
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers that are not closed have come here.
 
@@ -198,7 +203,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
         data = DataSet(name=name, parts=parts, **size)
         self._open_engine()
-        return Shards(self.leases, data, lambda: None)
+        return Shards(self.leases, data, lambda: None, self.rest)
 
     def has_begun(self, name: str) -> bool:
         """Whether pieces of that data set were given away."""

@@ -238,6 +238,12 @@ class Worker(Protocol):
         When all have finished, all rounds are closed. `close` does it, too.
         """
 
+    def rest(self) -> None:
+        """Nobody waits for this worker's steps from now on, though it may push and step again.
+
+        `shards` calls it for a worker that has to wait for what others do. It cannot be undone.
+        """
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here."""
 

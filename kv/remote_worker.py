@@ -108,6 +108,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if max_staleness is not None:
             self._stale = StalePushes(self._customer, office.van, retry, seed)
         self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
+        self._rests = False
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
         office.statuses["work"] = lambda: [self._steps, self._customer.requests]
@@ -557,6 +558,16 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._customer.wait_all()
         self.ask_all(Command.FINISH)
 
+    def rest(self) -> None:
+        """Nobody waits for this worker's steps from now on, though it may push and step again.
+
+        A second call does nothing, nor does any where no table counts steps.
+        """
+        if self._has_rounds and not self._rests:
+            self._rests = True
+            self._customer.wait_all()
+            self.ask_all(Command.FINISH, body={"rests": True})
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
         self._customer.wait_all()
@@ -580,7 +591,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         parts = self.num_workers if in_parts else 1
         size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
         data = DataSet(name=name, parts=parts, **size)
-        return Shards(self.leases, data, self._customer.wait_all)
+        return Shards(self.leases, data, self._customer.wait_all, self.rest)
 
     def has_begun(self, name: str) -> bool:
         """Whether pieces of that data set were given away."""

@@ -497,12 +497,16 @@ class TableServer:
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
-        self.lists.forget(message.meta.sender)
+        meta = message.meta
+        rests = bool(meta.body and meta.body.get("rests"))
+        if not rests:
+            self.lists.forget(meta.sender)
+        leave = self.engine.losing if rests else self.engine.finishing
         try:
-            yield from self.engine.finishing(self._ranks.of(message.meta))
+            yield from leave(self._ranks.of(meta))
         finally:
             self.answer_held()
-        return Message(answer_to(message.meta))
+        return Message(answer_to(meta))
 
     def _assign(self, message: Message) -> Answering:
         writes = writes_of(message, self._of(message.meta))

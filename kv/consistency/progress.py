@@ -16,8 +16,9 @@ class Progress:
 
     Attributes:
         finished: by rank; nobody waits for these.
-        lost: those of them that died. Another process may take such a rank and push, but nobody
-            waits for it: it knows nothing of the steps of the one before.
+        lost: those of them that died or rest. They may push again, a dead one's rank by another
+            process, but nobody waits for them: one that rests has fewer steps than the others, and
+            another process knows nothing of the steps of the one before.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -66,7 +67,7 @@ class Progress:
         return not before
 
     def lose(self, rank: int) -> bool:
-        """Worker `rank` has died; nobody waits for it. False if that is known, or it had finished.
+        """Worker `rank` has died, or rests; nobody waits for it. False if that is known, or it had finished.
 
         Raises:
             RankError: no such worker.
