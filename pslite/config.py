@@ -18,6 +18,7 @@ from kv.checkpoint.config import CheckpointConfig
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
+from pslite.simulate.config import SimulateConfig
 from pslite.values import format_value, nearest, parse_value
 from van.config import SecurityConfig, VanConfig
 from van.errors import ConfigError
@@ -50,6 +51,7 @@ class JobConfig:
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:
