@@ -79,6 +79,14 @@ class Program:
             raise DeadlockError("the network was stopped")
 
 
+def as_sent(message: Message, config: VanConfig) -> list[Buffer]:
+    """The frames of a message, in memory of their own: the sender may change its arrays."""
+    return [
+        frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
+        for frame in encode(message, config)
+    ]
+
+
 class LoopbackNetwork:
     """Holds the messages under way and decides what happens next.
 
@@ -241,11 +249,7 @@ class LoopbackNetwork:
 
     def post(self, source: str, target: str, message: Message) -> None:
         """Put a message on its way, through the codec as on a real network."""
-        frames = encode(message, self.config)
-        copied: list[Buffer] = [
-            frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
-            for frame in frames
-        ]
+        copied = as_sent(message, self.config)
         link = (source, target)
         for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
             if after:

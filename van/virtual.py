@@ -17,10 +17,17 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from van.codec import Buffer, decode, encode
+from van.codec import Buffer, decode
 from van.config import VanConfig
 from van.faults import FaultPlan
-from van.loopback import LONGEST_IDLE, DeadlockError, LoopbackNetwork, LoopbackVan, Program
+from van.loopback import (
+    LONGEST_IDLE,
+    DeadlockError,
+    LoopbackNetwork,
+    LoopbackVan,
+    Program,
+    as_sent,
+)
 from van.message import Message
 from van.timers import NEVER
 from van.wires import Wires
@@ -126,6 +133,8 @@ class VirtualNetwork(LoopbackNetwork):
     def wait(self, done: Callable[[], bool], deadline: float | None) -> bool:
         program = self._current
         if program is None:  # a handler waits, while a message is delivered
+            if deadline is not None:
+                self.at(deadline, lambda: None)  # so that something happens then
             while not done() and (deadline is None or self.now < deadline):
                 self._step()
             return done()
@@ -168,10 +177,7 @@ class VirtualNetwork(LoopbackNetwork):
     # -- messages -----------------------------------------------------------------------------
 
     def post(self, source: str, target: str, message: Message) -> None:
-        frames: list[Buffer] = [
-            frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
-            for frame in encode(message, self.config)
-        ]
+        frames = as_sent(message, self.config)
         nbytes = sum(memoryview(frame).nbytes for frame in frames)
         first_bit = self.wires.leave(source, nbytes, self.now)
         for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):

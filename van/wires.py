@@ -26,7 +26,7 @@ class Wires:
     """
 
     def __init__(self, latency: float, bandwidth: float) -> None:
-        assert latency >= 0 and bandwidth >= 0, "a line has no negative latency or bandwidth"
+        assert min(latency, bandwidth) >= 0, "a line has no negative latency or bandwidth"
         self.latency = latency
         self._seconds = BITS / bandwidth if bandwidth else 0.0  # a byte
         self._out: dict[str, float] = {}

@@ -12,7 +12,8 @@ from van.quantities import Bandwidth, Seconds, Share
 
 MOST_WORKERS = 4096
 MOST_SERVERS = 64
-MODES = ("async", "ssp:0", "ssp:1", "ssp:4", "ssp:16", "ssp:64", "sync")
+_MODES = ("async", "ssp:0", "ssp:1", "ssp:4", "ssp:16", "ssp:64", "sync")
+_ROUNDS = ("semi_sync:0.75", "backup:1")
 _LIMITS: dict[str, tuple[float, float]] = {
     "servers": (1, MOST_SERVERS),
     "steps": (1, 1_000_000),
@@ -33,8 +34,8 @@ class SimulateConfig:
     """What `pslite simulate` simulates, the ini section `[simulate]`."""
 
     workers: tuple[int, ...] = (2, 4, 16, 64, 256)  # one simulation of each mode for each number
-    servers: int = 2
-    modes: tuple[str, ...] = (*MODES, "semi_sync:0.75", "backup:1")  # names, :n staleness or quorum
+    servers: int = 2  # each has its part of the table
+    modes: tuple[str, ...] = _MODES + _ROUNDS  # names; :n of ssp staleness, of semi_sync the quorum
     steps: int = 100  # of each worker: a pull, the computation, a push
     compute: Seconds = 0.1  # a usual step's computation, on average
     jitter: Share = 0.1  # its standard deviation, as a share of it; log-normal

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,15 @@ from postoffice.node import Role, node_id
 from pslite.simulate.outcome import Outcome
 from pslite.simulate.staleness import Staleness
 from pslite.simulate.workload import TABLE, Workload
-from van.codec import encode
 from van.config import VanConfig
+from van.loopback import as_sent
 from van.message import Flag, Message, Meta, answer_to
 from van.wires import Wires
 
 _ONE_KEY = np.zeros(1, np.uint64)
 _ONE_VALUE = np.zeros((1, 1), np.float32)
 _EVERYWHERE = Flag.PUSH | Flag.EVERYWHERE
+_LIMITS = VanConfig()
 _USUAL = 200  # timestamps and clocks of the messages whose sizes stand for all
 
 Act = Callable[..., None]
@@ -84,9 +86,7 @@ class Sizes:
     def __init__(self, keys: int, dim: int) -> None:
         names, values = np.zeros(keys, np.uint64), np.zeros((keys, dim), np.float32)
         table = (table_id(TABLE), _USUAL, ())
-        pull = self._request(
-            Command.PULL, Flag.PULL, clocks=(table,), body={"create": True}
-        )
+        pull = self._request(Command.PULL, Flag.PULL, clocks=(table,), body={"create": True})
         push = self._request(Command.PUSH, Flag.PUSH, clocks=(table,))
         step = self._request(Command.STEP, _EVERYWHERE, body={"clock": _USUAL})
         self.pull, self.pulled = _size(pull, names), _size(_answer(pull, table), values)
@@ -111,6 +111,12 @@ class Sizes:
         )
 
 
+@lru_cache(maxsize=4096)
+def sizes_of(keys: int, dim: int) -> Sizes:
+    """`Sizes`, made once."""
+    return Sizes(keys, dim)
+
+
 def _answer(request: Meta, *clocks: Any) -> Meta:
     answer = answer_to(request, clocks=clocks)
     answer.sender, answer.incarnation, answer.epoch = request.recipient, _USUAL, 1
@@ -118,8 +124,7 @@ def _answer(request: Meta, *clocks: Any) -> Meta:
 
 
 def _size(meta: Meta, *arrays: Any) -> int:
-    frames = encode(Message(meta, list(arrays)), VanConfig())
-    return sum(memoryview(frame).nbytes for frame in frames)
+    return sum(memoryview(frame).nbytes for frame in as_sent(Message(meta, list(arrays)), _LIMITS))
 
 
 class CoreServer:
@@ -135,9 +140,7 @@ class CoreServer:
     def __init__(self, name: str, work: Workload, events: Events, staleness: Staleness) -> None:
         self.name = name
         self._progress = Progress(work.workers)
-        context = Context(
-            TABLE, self._progress, settings=work.consistency, now=lambda: events.now
-        )
+        context = Context(TABLE, self._progress, settings=work.consistency, now=lambda: events.now)
         self.mode = staleness.watch(mode_of(context))
         self._held: list[tuple[CoreWorker, int]] = []
 
@@ -191,7 +194,7 @@ class CoreWorker:
         )
         counts = np.diff(cut.bounds).tolist()
         self._sizes = {
-            server.name: Sizes(count, work.spec.dim)
+            server.name: sizes_of(count, work.spec.dim)
             for server, count in zip(servers, counts, strict=True)
         }
         self._owners = [s for s, count in zip(servers, counts, strict=True) if count]

@@ -38,17 +38,14 @@ class Outcome:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps of all workers over the time until the last worker's end."""
-        return self.workers * self.steps / max(self.lasting)
+        """The workers' rates together, each until its own end: who ends last has no company."""
+        return sum(self.steps / seconds for seconds in self.lasting)
 
-    @property
-    def mean_staleness(self) -> float:
-        count = self.staleness.total()
-        return sum(age * n for age, n in self.staleness.items()) / count if count else 0.0
 
-    def staleness_at(self, share: float) -> int:
-        """The staleness that so large a share of the pushes did not exceed."""
-        return quantile(self.staleness, share)
+def mean_of(counts: Counter[int]) -> float:
+    """The mean of what was counted; 0 of nothing."""
+    total = counts.total()
+    return sum(value * count for value, count in counts.items()) / total if total else 0.0
 
 
 def quantile(counts: Counter[int], share: float) -> int:
