@@ -20,6 +20,9 @@ class Progress:
             raise RankError(f"a job has 1 or more workers, not {num_workers}")
         self.completed = [0] * num_workers
         self.finished = [False] * num_workers
+        # Asked at each pull and each end of a step, and found anew when nobody is there any more.
+        self._slowest: int | None = 0
+        self._at_slowest = num_workers
 
     @property
     def num_workers(self) -> int:
@@ -49,6 +52,8 @@ class Progress:
         if step < self.completed[rank]:
             return False
         self.check_active(rank)
+        if not self.finished[rank]:
+            self._at_slowest -= self.completed[rank] == self._slowest
         self.completed[rank] = step + 1
         return True
 
@@ -57,6 +62,7 @@ class Progress:
         self.check_rank(rank)
         before = self.finished[rank]
         self.finished[rank] = True
+        self._at_slowest = 0
         return not before
 
     def resume(self, completed: list[int]) -> None:
@@ -68,11 +74,15 @@ class Progress:
         if len(completed) != self.num_workers or min(completed) < 0:
             raise RankError(f"steps {completed} are not those of {self.num_workers} workers")
         self.completed[:] = completed
+        self._at_slowest = 0
 
     def slowest(self) -> int | None:
         """Steps completed by the slowest worker that has not finished; None if all have."""
-        active = [c for c, done in zip(self.completed, self.finished, strict=True) if not done]
-        return min(active, default=None)
+        if not self._at_slowest:
+            active = [c for c, done in zip(self.completed, self.finished, strict=True) if not done]
+            self._slowest = min(active, default=None)
+            self._at_slowest = active.count(self._slowest) if active else 0
+        return self._slowest
 
     def behind(self, clock: int) -> list[int]:
         """Ranks that have not finished and completed fewer than `clock` steps."""

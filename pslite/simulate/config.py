@@ -48,7 +48,7 @@ class SimulateConfig:
     dim: int = 8  # floats a key
     seed: int = 1  # of computing times, keys and losses
     repeats: int = 1  # with the seeds that follow
-    real_up_to: int = 16  # workers: so many are real nodes; of more the modes alone are simulated
+    real_up_to: int = 8  # workers: so many are real nodes; of more the modes alone are simulated
 
     def __post_init__(self) -> None:
         for key, (least, most) in _LIMITS.items():

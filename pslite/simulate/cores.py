@@ -64,6 +64,11 @@ class Events:
         first_bit = self._wires.leave(source, nbytes, self.now)
         self.at(first_bit, self._arrive, target, nbytes, act, what)
 
+    def send_unheeded(self, source: str, nbytes: int) -> None:
+        """Send a small message that changes nothing where it arrives: it only takes its line."""
+        self._wires.leave(source, nbytes, self.now)
+        self.messages += 1
+
     def _arrive(self, target: str, nbytes: int, act: Act, what: tuple[Any, ...]) -> None:
         self.messages += 1
         last_bit = self._wires.arrive(target, nbytes, self.now)
@@ -208,12 +213,12 @@ class CoreWorker:
 
     def answer(self, server: CoreServer, command: Command) -> None:
         """What `server` answers at this moment goes on its way."""
-        sizes, send = self._sizes[server.name], self._events.send
+        sizes, events = self._sizes[server.name], self._events
         if command is Command.PULL:
-            send(server.name, self.name, sizes.pulled, self._take)
+            events.send(server.name, self.name, sizes.pulled, self._take)
         else:
             size = sizes.pushed if command is Command.PUSH else sizes.stepped
-            send(server.name, self.name, size, _nothing)
+            events.send_unheeded(server.name, size)
 
     def _take(self) -> None:
         self._missing -= 1
@@ -237,10 +242,6 @@ class CoreWorker:
             for server in self._servers:
                 size = self._sizes[server.name].step
                 self._events.send(self.name, server.name, size, server.finish, self)
-
-
-def _nothing() -> None:
-    """Nobody waits for that answer."""
 
 
 def run_cores(work: Workload, tell: Act = lambda steps: None) -> Outcome:

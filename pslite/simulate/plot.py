@@ -11,6 +11,7 @@ from pslite.simulate.errors import SimulateError
 from pslite.simulate.outcome import Repeated
 
 _MARKERS = "osD^vP*X<>"
+_LINES = ("-", "--", "-.", ":")
 
 
 def draw(found: Sequence[Repeated], path: Path) -> None:
@@ -25,7 +26,11 @@ def draw(found: Sequence[Repeated], path: Path) -> None:
     most = max(one.first.workers for one in found)
     for place, mode in enumerate(dict.fromkeys(one.first.mode for one in found)):
         own = [one for one in found if one.first.mode == mode]
-        style = {"marker": _MARKERS[place % len(_MARKERS)], "color": f"C{place % 10}"}
+        style = {
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "color": f"C{place % 10}",
+            "linestyle": _LINES[place % len(_LINES)],  # some modes lie upon each other
+        }
         workers = [one.first.workers for one in own]
         idle.plot(workers, [100 * one.idle_share for one in own], label=mode, **style)
         rate.plot(workers, [one.steps_per_second for one in own], **style)
