@@ -13,6 +13,7 @@ business: one worker's calls about a table come one after the other.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,7 +27,13 @@ from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.engine_log import EngineLog
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
-from kv.errors import KVError, SettingError, TableConflictError, UnknownTableError
+from kv.errors import (
+    KVError,
+    SettingError,
+    TableConflictError,
+    UnknownTableError,
+    VersionMismatchError,
+)
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
 from kv.spec import TableSpec
@@ -54,6 +61,10 @@ class Engine:
         parts: of a sparse table, which threads can work on at the same time.
         spill_dir: where tables with when_full=spill keep rows; empty is the system's directory for
             temporary files.
+        now: the time in seconds, for modes with time-outs.
+        max_staleness: updates that a table may have had since the worker pulled whose push is
+            taken; None: any number.
+        server: this server's rank, for errors.
     """
 
     def __init__(
@@ -64,7 +75,11 @@ class Engine:
         owner_filter: OwnerFilter | None = None,
         parts: int = 1,
         spill_dir: str = "",
+        now: Callable[[], float] = time.monotonic,
+        max_staleness: int | None = None,
+        server: Callable[[], int] = lambda: 0,
     ) -> None:
+        self.now, self.max_staleness, self.server = now, max_staleness, server
         self.default_mode, self.seed, self.owner_filter = (
             Consistency.of(default_mode),
             seed,
@@ -105,7 +120,7 @@ class Engine:
     def _add(self, spec: TableSpec) -> int:
         def new_mode() -> Mode:
             assert spec.mode is not None, "the definition is resolved"
-            return mode_of(Context(spec.name, self.progress, spec.aggregator, spec.mode))
+            return mode_of(Context(spec.name, self.progress, spec.aggregator, spec.mode, self.now))
 
         table: Table
         if spec.kind == "dense":
@@ -207,6 +222,7 @@ class Engine:
         writes: Sequence[Write],
         weight: float = 1.0,
         is_rest: bool = False,
+        bases: Sequence[int] = (),
     ) -> list[int]:
         """Several pushes, all of them or none.
 
@@ -214,13 +230,16 @@ class Engine:
             weight: what these pushes count in tables whose aggregator is weighted_mean, finite and
                 0 or more; the others ignore it.
             is_rest: the first write is a further piece of a push that was cut, so not a step more.
+            bases: of each write the table's clock when the worker pulled, -1 where that is not
+                known; none: of no write.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 
         Raises:
             SettingError: `weight` is not as above.
+            VersionMismatchError: a table has had more than `max_staleness` updates since.
         """
-        return run_through(self.pushing(rank, clock, writes, weight, is_rest))
+        return run_through(self.pushing(rank, clock, writes, weight, is_rest, None, bases))
 
     def pushing(
         self,
@@ -230,9 +249,10 @@ class Engine:
         weight: float = 1.0,
         is_rest: bool = False,
         push: Meta | None = None,
+        bases: Sequence[int] = (),
     ) -> Turns[list[int]]:
         """`push_many` in turns; `push` is the request's header, for who keeps copies."""
-        pushes = self._checked_pushes(writes, weight, is_rest, push)
+        pushes = self._checked_pushes(writes, weight, is_rest, push, bases)
         if (quick := self._push_at_once(rank, clock, pushes)) is not None:
             return quick
         claims: list[Claim] = []
@@ -249,15 +269,22 @@ class Engine:
                 found.release(claim)
 
     def _checked_pushes(
-        self, writes: Sequence[Write], weight: float, is_rest: bool, push: Meta | None = None
+        self,
+        writes: Sequence[Write],
+        weight: float,
+        is_rest: bool,
+        push: Meta | None = None,
+        bases: Sequence[int] = (),
     ) -> Sequence[Push]:
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
         pushes: list[Push] = []
-        for number, keys, grads in writes:
+        for place, (number, keys, grads) in enumerate(writes):
             found = self.table(number)
             keys, grads = found.checked(keys, grads, "gradients")
-            pushes.append((found, Update(keys, grads, weight, 0, is_rest and not pushes, push)))
+            base = bases[place] if bases else -1
+            update = Update(keys, grads, weight, 0, is_rest and not place, push, base)
+            pushes.append((found, update))
         return pushes
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
@@ -275,23 +302,40 @@ class Engine:
         weight: float = 1.0,
         is_rest: bool = False,
         push: Meta | None = None,
+        bases: Sequence[int] = (),
     ) -> list[int] | None:
         """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
-        pushes = self._checked_pushes((write,), weight, is_rest, push)
+        pushes = self._checked_pushes((write,), weight, is_rest, push, bases)
         return self._push_at_once(rank, clock, pushes)
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
         """The point where pushes count, or are refused."""
         with self.lock:
             self.progress.check_active(rank)
-            for found, _ in pushes:
+            for found, update in pushes:
                 found.mode.check_push(rank, clock)
-            due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
+                if self.max_staleness is not None and update.base >= 0:
+                    self._refuse_stale(rank, found, update)
+            for found, update in pushes:
+                if update.base >= 0 and not update.is_rest:
+                    found.staleness.note(max(0, found.mode.clock - update.base))
             if self.log is not None:
                 for found, update in pushes:
-                    if found.mode.holds:
-                        self.log.held(found, rank, clock, update)
+                    number = found.mode.round_of(rank, clock) if found.mode.holds else None
+                    if number is not None:
+                        self.log.held(found, rank, number, update)
+            due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
             return due, [found.mode.clock for found, _ in pushes]
+
+    def _refuse_stale(self, rank: int, found: Table, update: Update) -> None:
+        """Raise if the gradients are too stale; the lock is held.
+
+        Of a push in pieces each is asked, and the first of them is an update like any other's.
+        """
+        clock = found.mode.clock
+        if clock - update.is_rest - update.base > (self.max_staleness or 0):
+            name, server = found.spec.name, self.server()
+            raise VersionMismatchError(name, clock, update.base, rank, server)
 
     @property
     def held(self) -> int:
@@ -333,6 +377,33 @@ class Engine:
         if is_new and self.log is not None:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
+
+    def losing(self, rank: int) -> Turns[bool]:
+        """Worker `rank` has died: nobody waits for it; whether any clock advanced."""
+        with self.lock:
+            is_new = self.progress.lose(rank)
+        if is_new and self.log is not None:
+            self.log.progressed()
+        return (yield from self._settling()) if is_new else False
+
+    @property
+    def due_at(self) -> float | None:
+        """When `settling` has something to do though no worker ends a step; None: never."""
+        times = [found.mode.due_at for found in list(self.tables)]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a table has a mode that asks for the time: `due_at` may come to be something."""
+        return any(found.has_window for found in list(self.tables))
+
+    def settle(self) -> bool:
+        """Apply what is due, now that it is `due_at`; whether any clock advanced."""
+        return run_through(self.settling())
+
+    def settling(self) -> Turns[bool]:
+        """`settle` in turns; as `stepping`."""
+        return self._settling()
 
     def _settling(self) -> Turns[bool]:
         """Apply what is due; clocks move, so that pulls are answered, when a table is complete.

@@ -16,6 +16,7 @@ from kv.consistency.settings import Consistency
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
+from kv.versions import Changed, TableMeta, Version
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -81,6 +82,12 @@ class SparseTable(Protocol):
     def items(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
         """All rows in batches of (keys, values); keys rise within a batch."""
 
+    def get_meta(self, keys: ArrayLike | None = None) -> TableMeta:
+        """Clocks and versions of the table, and of the rows of `keys` if they are given."""
+
+    def pull_changed(self, since: Version | None = None) -> Changed:
+        """Rows that changed after `since`, the version that an earlier call returned; None: all."""
+
     def __len__(self) -> int: ...
 
 
@@ -115,6 +122,9 @@ class DenseTable(Protocol):
         priority: int = 0,
     ) -> NDArray[np.float32]:
         """`push`, and what a `pull` right after it returns, in one request."""
+
+    def get_meta(self) -> TableMeta:
+        """Clocks and versions of the table."""
 
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset."""
@@ -206,11 +216,25 @@ class Worker(Protocol):
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the learning rate of the table's optimiser is `lr`."""
 
+    def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
+        """How many pushes to the table were how stale, on all servers together.
+
+        A push's staleness is the number of updates that the table had on that server since its
+        worker pulled there last; up to 16 one by one, then by powers of two, such as
+        `{"0": 7, "17-32": 1}`. Pushes of a worker that has not pulled there are not counted.
+        """
+
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered; an error on a server is raised here."""
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
+
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull.
+
+        When all have finished, all rounds are closed. `close` does it, too.
+        """
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
 from kv.consistency.settings import Consistency
+from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, apart, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
@@ -31,8 +32,10 @@ from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
+from kv.retrying import Retry
 from kv.settings import GREATEST
 from kv.spec import TableSpec
+from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import (
     Keys,
@@ -69,6 +72,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         piece: bytes of rows above which a request to one server is cut; None: as is quickest on
             the way to that server.
         may_move: other servers may come to own rows at any time, as where they have copies.
+        max_staleness: whether servers refuse gradients that are staler; None: they do not.
+        retry: how a push that is refused so is tried again, with the clock of now for its base.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -84,6 +89,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         key_deltas: str = "auto",
         piece: int | None = None,
         may_move: bool = False,
+        max_staleness: int | None = None,
+        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
     ) -> None:
         self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
@@ -91,6 +98,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._others: dict[int, Customer] = {}  # by application
         self._gatherer = Gatherer(office)
         self._steps, self._may_move = 0, may_move
+        self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
+        self._stale: StalePushes | None = None
+        if max_staleness is not None:
+            self._stale = StalePushes(self._customer, office.van, retry, seed)
         self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
@@ -167,6 +178,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             if found is not None:
                 self.counts["prefetch_used"] += 1
                 self._customer.wait(found.request)
+                self._bases.update(found.pull.clocks)
                 return found.values_for(wanted)
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority)
@@ -175,6 +187,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)  # what still comes is not put into the caller's memory
             raise
+        self._bases.update(pull.clocks)
         return pull.results()
 
     def prefetch_many(
@@ -251,6 +264,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)
             raise
+        self._bases.update(pull.clocks)
         return pull.results()
 
     def _start_push(
@@ -267,15 +281,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self._write(read, read.values_of(write[-1]), "gradients")
             for read, write in zip(wanted, writes, strict=True)
         ]
+        body: dict[str, Any] = {} if weight == 1.0 else {"weight": float(weight)}
+        if self._stale is not None and self._stale.retry.most:
+            body["again"] = True
         question = Question(
             Command.PUSH if pull is None else Command.PUSH_PULL,
             Flag.PUSH if pull is None else Flag.PUSH | Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
             self.slots,
-            None if weight == 1.0 else {"weight": float(weight)},
+            body or None,
             priority,
             self._signature_to_send(wanted),
+            self._bases,
         )
         return self._ask(question, entries, pull, writes=entries)
 
@@ -341,10 +359,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             question, entries, pieces, lines, pull, self._customer, lambda: self._newest
         )
         takes = pull is not None or question.signature != 0
+        take: Callable[[Message], bool] | None = asking.take if takes else None
+        if writes and self._stale is not None:
+            take = self._stale.taking(take)
         request = self._customer.new_request(
             [lines.servers[piece.server] for piece in pieces],
             finish,
-            take=asking.take if takes else None,
+            take=take,
             recut=asking.recut,
             cuts=[piece.number for piece in pieces],
             is_quiet=is_quiet,
@@ -464,6 +485,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         self.ask_all(Command.SET_LR, [own_table(table)], {"lr": float(lr)})
 
+    def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
+        """How stale the pushes to the table were, see `kv.protocols.Worker.staleness`."""
+        return together(stats["staleness"] for stats in own_table(table).stats())
+
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered.
 
@@ -509,6 +534,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self._tell(Command.STEP, flags, self._servers(), body=body, before=before)
         self._steps += 1
         self._customer.raise_failed()
+
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull."""
+        self._customer.wait_all()
+        self.ask_all(Command.FINISH)
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""

@@ -31,6 +31,7 @@ _HOMES = {
     "kv.worker": ("KVWorker",),
     "kv.pairs": ("KVPairs", "KVMeta"),
     "kv.server": ("KVServer", "KVServerDefaultHandle"),
+    "kv.consistency.settings": ("Async", "DCAsync", "SSP", "Sync", "SemiSync"),
     "kv.optimizers": (
         "SGD",
         "Momentum",
@@ -86,6 +87,7 @@ _HOMES = {
         "KeyListError",
         "ValueShapeError",
         "LatePushError",
+        "VersionMismatchError",
         "ArenaFullError",
         "TableError",
         "TableConflictError",
@@ -100,6 +102,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "FTRL",
     "SGD",
+    "SSP",
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -107,6 +110,7 @@ __all__ = [
     "AddressError",
     "AfterSightings",
     "ArenaFullError",
+    "Async",
     "BarrierError",
     "ByAge",
     "ByScore",
@@ -121,6 +125,7 @@ __all__ = [
     "Constant",
     "ConstantRate",
     "CosineDecay",
+    "DCAsync",
     "DamagedCheckpointError",
     "DeadNodeError",
     "DenseTable",
@@ -157,9 +162,11 @@ __all__ = [
     "Resumed",
     "RowwiseAdagrad",
     "SchedulerLostError",
+    "SemiSync",
     "SettingError",
     "SparseTable",
     "StepDecay",
+    "Sync",
     "TableConflictError",
     "TableError",
     "Uniform",
@@ -168,6 +175,7 @@ __all__ = [
     "UnsortedKeysError",
     "ValueShapeError",
     "VanError",
+    "VersionMismatchError",
     "Warmup",
     "WithProbability",
     "Worker",
@@ -220,6 +228,7 @@ if TYPE_CHECKING:
         DamagedCheckpointError,
         NoCheckpointError,
     )
+    from kv.consistency.settings import SSP, Async, DCAsync, SemiSync, Sync
     from kv.errors import (
         ArenaFullError,
         KeyListError,
@@ -236,6 +245,7 @@ if TYPE_CHECKING:
         UnknownTableError,
         UnsortedKeysError,
         ValueShapeError,
+        VersionMismatchError,
         WouldWaitError,
     )
     from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros

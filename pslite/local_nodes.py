@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
+from kv.consistency.settings import Consistency
 from kv.executor import threads_of
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
@@ -39,7 +40,7 @@ class LocalNodes:
         self,
         servers: int,
         workers: int,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         server_app: Callable[[Postoffice], object] | None = None,
     ) -> None:

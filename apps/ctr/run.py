@@ -105,7 +105,7 @@ def _warn_of_doubt(job: TrainJob) -> None:
 def _run_here(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
-    cluster = LocalCluster(job.workers, job.table_mode, job.seed)
+    cluster = LocalCluster(job.workers, job.consistency, job.seed)
     workers: list[Worker] = [cluster.worker(rank) for rank in range(job.workers)]
     progress = _progress(job, data, say)
     try:
@@ -126,7 +126,7 @@ def _run_here(job: TrainJob, say: Say) -> None:
 def _run_threads(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
-    nodes = pslite.local_cluster(job.servers, job.workers, job.table_mode, job.seed)
+    nodes = pslite.local_cluster(job.servers, job.workers, job.consistency, job.seed)
     with nodes as cluster:
         cluster.run(lambda worker: _work(job, worker, data, test, say))
 
@@ -181,7 +181,7 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
     remarks = [result.remark, test.remark if test else "no test data"]
     return {
         "mode": job.mode,
-        "param_sync": job.table_mode,
+        "param_sync": job.consistency.name,
         "servers": job.servers,
         "workers": job.workers,
         "model": job.conf.net.model,

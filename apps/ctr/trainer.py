@@ -189,6 +189,7 @@ def train_worker(
         standing.share.seconds = time.perf_counter() - started
         keeper.at_step()
     keeper.close()
+    worker.finish()  # or who has taken more steps, or is in an open round, would be waited for
     share = standing.share
     share.step_seconds = dict(learner.clock.seconds)
     worker.barrier("model is trained")
@@ -234,6 +235,7 @@ def train_together(
         for rank in list(running):
             step = next(runs[rank], None)
             if step is None:
+                workers[rank].finish()
                 running.remove(rank)
                 continue
             standings[rank].add(step)

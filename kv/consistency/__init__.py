@@ -10,6 +10,8 @@
     semi_sync      rounds that close with a quorum, or after a time
     rounds         what a round's pushes become: sum, mean, weighted mean, the longest
     modes          name -> class
+    seen           what each worker was last answered with
+    staleness      how stale the pushes were, as a histogram
 
 Plain objects: no lock, no socket, and the time is an argument.
 """

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Async, Consistency
+from kv.store.delay import Delay
 from van.message import Meta
 
 Keys = NDArray[np.uint64]
@@ -49,9 +50,16 @@ class Update(NamedTuple):
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
 
+    @property
+    def delay(self) -> Delay | None:
+        """What its delay does to its step; None: nothing."""
+        if self.rate == 1.0 and self.seen is None:
+            return None
+        return Delay(self.rate, self.seen, self.lam)
+
 
 Kept = tuple[int, int, Update]
-"""A push that a mode keeps: the worker's rank, its step, the push."""
+"""A push that a mode keeps: the worker's rank, the round it is kept for, the push."""
 
 Due = Any
 """Something that a mode has held back and that is to be applied now; the mode's own type."""
@@ -103,6 +111,10 @@ class Mode(ABC):
         """
         return
 
+    def round_of(self, rank: int, step: int) -> int | None:
+        """The round that such a push is kept for; None: it will not be kept. Before `on_push`."""
+        return step
+
     @abstractmethod
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         """Worker `rank`, in its step number `step`, pushes `update`, which may be empty.
@@ -147,6 +159,10 @@ class Mode(ABC):
         updates = [self.total(due) for due in self.due()]
         self.settled()
         return [update for update in updates if update.keys.size]
+
+    def counts(self) -> dict[str, int]:
+        """What there is to tell of this mode alone."""
+        return {}
 
     def resume(self, clock: int) -> None:
         """Go on from the clock of a checkpoint, with nothing held back; progress is resumed."""

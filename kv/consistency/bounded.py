@@ -37,5 +37,9 @@ class StaleSynchronous(Asynchronous):
         before, self._slowest = self._slowest, self.progress.slowest()
         return self._slowest != before
 
+    def resume(self, clock: int) -> None:
+        super().resume(clock)
+        self._slowest = self.progress.slowest()
+
     def waits_for(self, rank: int, step: int) -> list[int]:
         return self.progress.behind(step - self.staleness)

@@ -39,13 +39,17 @@ class DelayCompensated(Asynchronous):
         self.unseen = 0
 
     def on_pull(self, rank: int, keys: Keys, values: Values) -> None:
-        self.seen.note(rank, keys, values)
+        if not self.progress.finished[rank]:  # else it will push nothing
+            self.seen.note(rank, keys, values)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         (due,) = super().on_push(rank, step, update)
         seen, unknown = self.seen.find(rank, due.keys, due.grads.shape[1])
         self.unseen += unknown
         return (due._replace(seen=seen, lam=self.lam),)
+
+    def counts(self) -> dict[str, int]:
+        return {"unseen": self.unseen, "seen_nbytes": self.seen.nbytes}
 
     def settled(self) -> bool:
         for rank, done in enumerate(self.progress.finished):

@@ -13,6 +13,11 @@ class Progress:
 
     Args:
         num_workers: ranks are 0 to num_workers - 1.
+
+    Attributes:
+        finished: by rank; nobody waits for these.
+        lost: those of them that died. Another process may take such a rank and push, but nobody
+            waits for it: it knows nothing of the steps of the one before.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -20,6 +25,7 @@ class Progress:
             raise RankError(f"a job has 1 or more workers, not {num_workers}")
         self.completed = [0] * num_workers
         self.finished = [False] * num_workers
+        self.lost = [False] * num_workers
         # Asked at each pull and each end of a step, and found anew when nobody is there any more.
         self._slowest: int | None = 0
         self._at_slowest = num_workers
@@ -36,7 +42,7 @@ class Progress:
     def check_active(self, rank: int) -> None:
         """Raise RankError unless `rank` is a worker that has not finished."""
         self.check_rank(rank)
-        if self.finished[rank]:
+        if self.finished[rank] and not self.lost[rank]:
             raise RankError(f"worker {rank} has finished and can push and step no more")
 
     def step(self, rank: int, step: int) -> bool:
@@ -64,6 +70,16 @@ class Progress:
         self.finished[rank] = True
         self._at_slowest = 0
         return not before
+
+    def lose(self, rank: int) -> bool:
+        """Worker `rank` has died; nobody waits for it. False if that is known, or it had finished.
+
+        Raises:
+            RankError: no such worker.
+        """
+        is_new = self.finish(rank)
+        self.lost[rank] |= is_new
+        return is_new
 
     def resume(self, completed: list[int]) -> None:
         """Go on from where a job was: steps by rank, of workers that have just begun.

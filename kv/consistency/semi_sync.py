@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Context, Due, Mode, Update
+from kv.consistency.base import Context, Due, Kept, Mode, Update
 from kv.consistency.rounds import Round, aggregated
 from kv.consistency.settings import SemiSync
 from kv.errors import LatePushError
@@ -35,32 +35,67 @@ class SemiSynchronous(Mode):
         super().__init__(context)
         assert isinstance(context.settings, SemiSync)
         self.settings = context.settings
-        completed = self.progress.completed
-        self.clock = max(completed)
-        self.rounds: dict[int, Round] = {}
         self.late = self.dropped = 0
-        self._settling = self.clock
+        self._begin(max(self.progress.completed))
+
+    def _begin(self, clock: int) -> None:
+        """All workers are together in round `clock`, however many steps each has completed."""
+        completed = self.progress.completed
+        self.clock = self._settling = clock
+        self.rounds: dict[int, Round] = {}
+        self.held = 0
         self._first_end: float | None = None  # when somebody ended a step in the open round
-        # A worker's step s belongs to round s + shift, all being together at the start.
-        self._shift = [self.clock - steps for steps in completed]
+        self._shift = [clock - steps for steps in completed]  # step s belongs to round s + shift
         self._seen = list(completed)  # steps that have been looked at
-        self._ended = [self.clock] * len(completed)  # rounds in which the worker has ended its step
+        self._ended = [clock] * len(completed)  # rounds in which the worker has ended its step
 
     def check_push(self, rank: int, step: int) -> None:
         if step < self.progress.completed[rank]:
             raise LatePushError(self.table, rank, step, self.clock)
 
-    def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
+    def round_of(self, rank: int, step: int) -> int | None:
         wanted = step + self._shift[rank]
-        is_late = wanted < self.clock
-        self.late += is_late
-        if is_late and self.settings.backup_workers:
+        if wanted < self.clock and self.settings.backup_workers:
+            return None
+        return max(wanted, self.clock)
+
+    def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
+        number = self.round_of(rank, step)
+        self.late += step + self._shift[rank] < self.clock
+        if number is None:
             self.dropped += 1
-        elif update.keys.size or self.aggregator == "weighted_mean":
-            pushes = self.rounds.setdefault(max(wanted, self.clock), {})
-            pushes.setdefault(rank, []).append(update)
-            self.held += update.grads.size
+        else:
+            self._hold(rank, number, update)
         return ()
+
+    def _hold(self, rank: int, number: int, update: Update) -> None:
+        if update.keys.size or self.aggregator == "weighted_mean":
+            self.rounds.setdefault(number, {}).setdefault(rank, []).append(update)
+            self.held += update.grads.size
+
+    def kept(self) -> list[Kept]:
+        return [
+            (rank, number, push)
+            for number in sorted(self.rounds)
+            for rank, pushes in self.rounds[number].items()
+            for push in pushes
+        ]
+
+    def keep(self, kept: Sequence[Kept]) -> Sequence[Due]:
+        """As the contract says. Another server's rounds may have closed otherwise than those here:
+        what is of a round that is over here counts in the open one."""
+        self.rounds.clear()
+        self.held = 0
+        for rank, number, push in kept:
+            self._hold(rank, max(number, self.clock), push)
+        return ()
+
+    def resume(self, clock: int) -> None:
+        """What was held for the open round is not in a checkpoint, nor who had ended it."""
+        self._begin(clock)
+
+    def counts(self) -> dict[str, int]:
+        return {"late": self.late, "dropped": self.dropped}
 
     def may_pull(self, rank: int, step: int) -> bool:
         # Steps that have ended and were not looked at yet do not shift anybody.

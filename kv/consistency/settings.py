@@ -33,6 +33,13 @@ class Consistency(Named):
     holds: ClassVar[bool] = False
     counts_steps: ClassVar[bool] = True
 
+    def __str__(self) -> str:
+        """The name, and the settings that are not as it alone would say."""
+        default = type(self)()
+        values = {f.name: getattr(self, f.name) for f in self._fields()}
+        said = (f"{key}={v:g}" for key, v in values.items() if v != getattr(default, key))
+        return f"{self.name}({shown})" if (shown := ", ".join(said)) else self.name
+
     @classmethod
     def of(cls, mode: str | Consistency) -> Consistency:
         """The settings that `mode` names or is.

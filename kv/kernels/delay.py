@@ -9,7 +9,7 @@ from kv.kernels.jit import ahead_of, kernel, prefetch_row
 
 @kernel
 def compensate(data, dim, rows, grads, seen, lam, out):
-    """out = g + lam g g (w - w_seen); g where w_seen is no number: it is not known.
+    """out = g + lam g g (w - w_seen); g where w_seen is no number, not known, or the sum is none.
 
     data: float32 (capacity, stride), weights first; rows: int64 (n,); grads, seen: float32
     (n, dim), only read; lam: float32; out: float32 (n, dim), written.
@@ -25,4 +25,5 @@ def compensate(data, dim, rows, grads, seen, lam, out):
             moved = data[row, j] - seen[i, j]
             if not np.isfinite(moved):
                 moved = np.float32(0)
-            out[i, j] = g + lam * g * g * moved
+            corrected = g + lam * g * g * moved
+            out[i, j] = corrected if np.isfinite(corrected) else g

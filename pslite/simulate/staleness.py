@@ -35,7 +35,8 @@ class Staleness:
             return may
 
         def watched_push(rank: int, step: int, update: Update) -> Sequence[Update]:
-            update = update._replace(base=known.get(rank, mode.clock))
+            if update.base < 0:
+                update = update._replace(base=known.get(rank, mode.clock))
             counting = on_push(rank, step, update)
             for one in counting:
                 self.counts[one.clock - one.base] += 1
