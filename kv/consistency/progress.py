@@ -96,8 +96,8 @@ class Progress:
         """Steps completed by the slowest worker that has not finished; None if all have."""
         if not self._at_slowest:
             active = [c for c, done in zip(self.completed, self.finished, strict=True) if not done]
-            self._slowest = min(active, default=None)
-            self._at_slowest = active.count(self._slowest) if active else 0
+            slowest = self._slowest = min(active, default=None)
+            self._at_slowest = 0 if slowest is None else active.count(slowest)
         return self._slowest
 
     def behind(self, clock: int) -> list[int]:
