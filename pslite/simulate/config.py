@@ -92,6 +92,8 @@ def mode_of(text: str) -> Consistency:
     name, _, number = (part.strip() for part in text.partition(":"))
     try:
         settings: dict[str, Any] = {}
+        if name != "backup":
+            Consistency.by_name(name)  # the name's error comes before that of its number
         if number:
             key = {SSP.name: "staleness", SemiSync.name: "quorum", "backup": "backup_workers"}
             if name not in key:

@@ -156,6 +156,7 @@ def test_staleness_is_shown_by_powers_of_two() -> None:
         ("workers = 0", "workers: expected numbers from 1 to 4096"),
         ("workers =", "workers: expected numbers"),
         ("modes = asink", "modes: 'asink': .*did you mean"),
+        ("modes = sp:3", "modes: 'sp:3': .*did you mean"),
         ("modes = async:3", "modes: 'async:3': async takes no number"),
         ("modes = ssp:x", "modes: 'ssp:x': expected NAME or NAME:NUMBER"),
         ("modes = ssp:-1", "modes: 'ssp:-1'"),
