@@ -32,7 +32,7 @@ def run(*arguments: str, **env: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("command", ["local", "node", "config"])
+@pytest.mark.parametrize("command", ["local", "node", "config", "simulate"])
 def test_every_help_has_an_example(command: str) -> None:
     code, out, _ = run(command, "--help")
 
