@@ -10,9 +10,8 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar, Self
-
-import numpy as np
 
 from kv.errors import SettingError
 
@@ -136,7 +135,7 @@ def learning_rate(table: str, lr: Any) -> float:
     Raises:
         SettingError: it is no finite number of 0 or more; the text names the table.
     """
-    is_number = isinstance(lr, int | float | np.number) and not isinstance(lr, bool)
+    is_number = isinstance(lr, Real) and not isinstance(lr, bool)  # NumPy's numbers are Real, too
     if not is_number or not 0 <= lr <= GREATEST:
         raise SettingError(f"table {table}", f"lr must be a finite number, 0 or more, not {lr!r}")
     return float(lr)
