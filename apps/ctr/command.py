@@ -20,6 +20,7 @@ from apps.ctr.run import open_datasets, run_job
 from apps.ctr.tables import dense_optimizer, embedding_initializer, embedding_optimizer
 from feature_extract.conf import KNOWN_SECTIONS
 from feature_extract.schema import IndexKind
+from kv.consistency.settings import Sync
 from pslite.config import JobConfig, RunConfig, own_sections, read_job
 from pslite.launcher import check_size
 from van.errors import ConfigError
@@ -138,16 +139,26 @@ def check_failures(job: JobConfig, file: Path | None) -> None:
     """Refuse to go on without a worker where the others cannot.
 
     Raises:
-        ConfigError: `sync`, and a worker's death would not stop the job.
+        ConfigError: `sync`, and a worker's death would not stop the job; or another mode that
+            counts steps, and a worker would be started again.
     """
-    wanted = job.cluster.on_worker_failure
-    if job.param_sync.mode == "sync" and wanted != "stop":
+    wanted, mode = job.cluster.on_worker_failure, job.param_sync.consistency
+    if wanted == "stop" or not mode.counts_steps:
+        return
+    if isinstance(mode, Sync):
         problem = (
             f"{wanted} needs async mode: in sync each step needs every worker's part of its batch, "
             f"and a worker that is started again has lost count of the steps; use stop"
         )
-        where = {"section": "cluster", "key": "on_worker_failure"}
-        raise ConfigError(problem, file=None if file is None else str(file), **where)
+    elif wanted == "restart":
+        problem = (
+            f"restart needs async or dc_async mode: {mode.name} counts steps, and a worker that is "
+            f"started again has lost count of them; use continue or stop"
+        )
+    else:
+        return
+    where = {"section": "cluster", "key": "on_worker_failure"}
+    raise ConfigError(problem, file=None if file is None else str(file), **where)
 
 
 def check_network(job: TrainJob, origin: Origin) -> None:

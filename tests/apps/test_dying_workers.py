@@ -19,7 +19,7 @@ from kv.checkpoint.places import place_of
 from kv.checkpoint.shelf import Shelf
 from kv.leases.reading import records_in
 from pslite.audit import audit
-from pslite.config import parse_job
+from pslite.config import JobConfig, parse_job
 from van.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,3 +125,15 @@ def test_in_sync_mode_the_death_of_a_worker_must_stop_the_job(what: str) -> None
 
     with pytest.raises(ConfigError, match=f"on_worker_failure: {what} needs async mode"):
         check_failures(job, Path("local.ini"))
+
+
+@pytest.mark.parametrize("mode", ["ssp", "semi_sync"])
+def test_modes_that_count_steps_go_on_without_a_worker_but_not_with_it_started_again(
+    mode: str,
+) -> None:
+    def settings(what: str) -> JobConfig:
+        return parse_job(f"[cluster]\non_worker_failure = {what}\n[param_sync]\nmode = {mode}\n")
+
+    check_failures(settings("continue"), None)
+    with pytest.raises(ConfigError, match=f"restart needs async or dc_async mode: {mode} counts"):
+        check_failures(settings("restart"), Path("local.ini"))
