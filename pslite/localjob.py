@@ -268,6 +268,8 @@ class LocalJob:
         self._life.tick(now)
         for name in self._life.take_due(now):
             self._restart(name)
+        for name in self._life.take_dismissed(now):
+            self._signal(name, signal.SIGTERM)
         if self._chaos is not None and not self._life.is_stopping:
             self._chaos.turn(now, self._life.alive)
         if self._life.is_stopping and self._life.phase is not self._phase_acted_on:
