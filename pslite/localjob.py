@@ -284,7 +284,7 @@ class LocalJob:
         again = self._life.again
         if again is not None and again.node == name:
             self._say(f"{name}: {again.problem}; its rows are lost: all nodes are ended")
-        if self._life.is_stopping or status == 0:
+        if self._life.is_stopping or status == 0 or name in self._life.dismissed:
             return
         if name in self._life.lost:
             self._say(f"{name}: {describe_status(status)}; the others go on without it")
