@@ -63,6 +63,7 @@ class Question:
         step: the worker's, in which the request is made.
         signature: of its key lists; 0 where they are not to be remembered.
         slots: the map by which it is cut.
+        bases: by table and rank of the server, the clock that its values were pulled at.
     """
 
     command: Command
@@ -73,6 +74,13 @@ class Question:
     body: Mapping[str, Any] | None = None
     priority: int = 0
     signature: int = 0
+    bases: Mapping[tuple[int, int], int] | None = None
+
+    def clock(self, place: int, server: int) -> Clock:
+        """What a message to the server of that rank says of a table's clock."""
+        table, bases = self.tables[place], self.bases
+        base = None if bases is None else bases.get((table, server))
+        return table, self.step, () if base is None else ((server, base),)
 
 
 @dataclass(slots=True)
@@ -203,6 +211,8 @@ class Asking:
                 self._recuts[meta.piece].take(message.arrays)
             elif self._pull is not None:
                 self._pull.put(self._piece(meta), message.arrays, message.is_ours)
+            if self._pull is not None:
+                self._pull.note(meta.clocks)
             return True
         if self._named is None or meta.error[0] != UnknownKeyListError.__name__:
             return True
@@ -284,7 +294,7 @@ class Asking:
             map_version=slots.version,
             cmd=question.command,
             priority=question.priority,
-            clocks=tuple((question.tables[rows.place], question.step, ()) for _, rows in parts),
+            clocks=tuple(question.clock(rows.place, recut.server) for _, rows in parts),
             body=body or None,
         )
         return Message(meta, [array for _, rows in parts for array in rows.arrays])
@@ -315,7 +325,7 @@ class Asking:
         places: list[int] = []
         for part in piece.ranges:
             entry = self._entries[part.place]
-            clocks.append((question.tables[part.place], question.step, ()))
+            clocks.append(question.clock(part.place, piece.server))
             if entry.has_keys:
                 places.append(len(arrays))
             arrays += entry.arrays(piece.server, part)

@@ -21,7 +21,7 @@ from kv.table_protocol import Command
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from van.buffers import Buffers
-from van.message import Message, Meta, answer_to
+from van.message import Clock, Message, Meta, answer_to
 
 POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 _NO_BODY: dict[str, Any] = {}
@@ -101,14 +101,15 @@ class AtOnce:
         )
         if values is None:
             return None
-        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)), [values])
+        table.answered(rank, keys, values)
+        return Message(answer_to(meta, clocks=(self._clock(table),)), [values])
 
     def push(self, message: Message, number: int, table: Table, step: int) -> Message | None:
         """The answer to a push to one sparse table; None where it has to take turns."""
         meta, arrays = message.meta, message.arrays
         if len(arrays) != 2:
             return None
-        body = meta.body or _NO_BODY
+        body, ((_, _, pairs),) = meta.body or _NO_BODY, meta.clocks
         clocks = self._engine.push_at_once(
             self._ranks.of(meta),
             step,
@@ -116,11 +117,15 @@ class AtOnce:
             float(body.get("weight", 1.0)),
             int(body.get("rest", 0)),
             meta,
+            (pairs[0][1],) if pairs else (),
         )
         if clocks is None:
             return None
         self._desk.note_push(message)
-        return Message(answer_to(meta, clocks=((table.id, table.mode.clock, ()),)))
+        return Message(answer_to(meta, clocks=(self._clock(table),)))
+
+    def _clock(self, table: Table) -> Clock:
+        return table.id, table.mode.clock, ((self._engine.server(), table.store.version),)
 
     def push_pull(self, message: Message, number: int, table: Table, step: int) -> Message | None:
         """The answer to a push and a pull; where the pull has to wait, that alone is left of it."""

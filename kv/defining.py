@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from kv.consistency.settings import Consistency
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
@@ -34,7 +35,7 @@ class DefinesTables(ABC, Generic[S, D]):
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         missing: str = "init",
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
         admission: Admission | None = None,
@@ -72,7 +73,7 @@ class DefinesTables(ABC, Generic[S, D]):
         *,
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
     ) -> D:

@@ -13,22 +13,30 @@ business: one worker's calls about a table come one after the other.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.consistency.base import Kept, Mode, Update
+from kv.consistency.base import Context, Kept, Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
+from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.engine_log import EngineLog
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
-from kv.errors import KVError, SettingError, TableConflictError, UnknownTableError
+from kv.errors import (
+    KVError,
+    SettingError,
+    TableConflictError,
+    UnknownTableError,
+    VersionMismatchError,
+)
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
-from kv.spec import MODES, TableSpec
+from kv.spec import TableSpec
 from kv.store.sparse import BATCH
 from van.message import Meta
 
@@ -53,21 +61,30 @@ class Engine:
         parts: of a sparse table, which threads can work on at the same time.
         spill_dir: where tables with when_full=spill keep rows; empty is the system's directory for
             temporary files.
+        now: the time in seconds, for modes with time-outs.
+        max_staleness: updates that a table may have had since the worker pulled whose push is
+            taken; None: any number.
+        server: this server's rank, for errors.
     """
 
     def __init__(
         self,
         num_workers: int,
-        default_mode: str = "async",
+        default_mode: str | Consistency = "async",
         seed: int = 0,
         owner_filter: OwnerFilter | None = None,
         parts: int = 1,
         spill_dir: str = "",
+        now: Callable[[], float] = time.monotonic,
+        max_staleness: int | None = None,
+        server: Callable[[], int] = lambda: 0,
     ) -> None:
-        if default_mode not in MODES:
-            problem = f"mode must be {' or '.join(MODES)}, not {default_mode!r}"
-            raise SettingError("engine", problem)
-        self.default_mode, self.seed, self.owner_filter = default_mode, seed, owner_filter
+        self.now, self.max_staleness, self.server = now, max_staleness, server
+        self.default_mode, self.seed, self.owner_filter = (
+            Consistency.of(default_mode),
+            seed,
+            owner_filter,
+        )
         self.parts, self.spill_dir = parts, spill_dir
         self.progress = Progress(num_workers)
         self.tables: list[Table] = []
@@ -102,7 +119,8 @@ class Engine:
 
     def _add(self, spec: TableSpec) -> int:
         def new_mode() -> Mode:
-            return mode_of(spec.mode or "", spec.name, self.progress, spec.aggregator)
+            assert spec.mode is not None, "the definition is resolved"
+            return mode_of(Context(spec.name, self.progress, spec.aggregator, spec.mode, self.now))
 
         table: Table
         if spec.kind == "dense":
@@ -204,6 +222,7 @@ class Engine:
         writes: Sequence[Write],
         weight: float = 1.0,
         rests: int = 0,
+        bases: Sequence[int] = (),
     ) -> list[int]:
         """Several pushes, all of them or none.
 
@@ -212,13 +231,16 @@ class Engine:
                 0 or more; the others ignore it.
             rests: so many of the first writes are further pieces of a push that was cut, so not a
                 step more.
+            bases: of each write the table's clock when the worker pulled, -1 where that is not
+                known; none: of no write.
 
         Returns the clocks of their tables. Other arguments and errors as for `push`.
 
         Raises:
             SettingError: `weight` is not as above.
+            VersionMismatchError: a table has had more than `max_staleness` updates since.
         """
-        return run_through(self.pushing(rank, clock, writes, weight, rests))
+        return run_through(self.pushing(rank, clock, writes, weight, rests, None, bases))
 
     def pushing(
         self,
@@ -228,9 +250,10 @@ class Engine:
         weight: float = 1.0,
         rests: int = 0,
         push: Meta | None = None,
+        bases: Sequence[int] = (),
     ) -> Turns[list[int]]:
         """`push_many` in turns; `push` is the request's header, for who keeps copies."""
-        pushes = self._checked_pushes(writes, weight, rests, push)
+        pushes = self._checked_pushes(writes, weight, rests, push, bases)
         if (quick := self._push_at_once(rank, clock, pushes)) is not None:
             return quick
         claims: list[Claim] = []
@@ -247,15 +270,21 @@ class Engine:
                 found.release(claim)
 
     def _checked_pushes(
-        self, writes: Sequence[Write], weight: float, rests: int, push: Meta | None = None
+        self,
+        writes: Sequence[Write],
+        weight: float,
+        rests: int,
+        push: Meta | None = None,
+        bases: Sequence[int] = (),
     ) -> Sequence[Push]:
         if not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight}")
         pushes: list[Push] = []
-        for number, keys, grads in writes:
+        for place, (number, keys, grads) in enumerate(writes):
             found = self.table(number)
             keys, grads = found.checked(keys, grads, "gradients")
-            pushes.append((found, Update(keys, grads, weight, 0, len(pushes) < rests, push)))
+            base = bases[place] if bases else -1
+            pushes.append((found, Update(keys, grads, weight, 0, place < rests, push, base)))
         return pushes
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
@@ -273,23 +302,40 @@ class Engine:
         weight: float = 1.0,
         rests: int = 0,
         push: Meta | None = None,
+        bases: Sequence[int] = (),
     ) -> list[int] | None:
         """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
-        pushes = self._checked_pushes((write,), weight, rests, push)
+        pushes = self._checked_pushes((write,), weight, rests, push, bases)
         return self._push_at_once(rank, clock, pushes)
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
         """The point where pushes count, or are refused."""
         with self.lock:
             self.progress.check_active(rank)
-            for found, _ in pushes:
+            for found, update in pushes:
                 found.mode.check_push(rank, clock)
-            due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
+                if self.max_staleness is not None and update.base >= 0:
+                    self._refuse_stale(rank, found, update)
+            for found, update in pushes:
+                if update.base >= 0 and not update.is_rest:
+                    found.staleness.note(max(0, found.mode.clock - update.base))
             if self.log is not None:
                 for found, update in pushes:
-                    if found.mode.holds:
-                        self.log.held(found, rank, clock, update)
+                    number = found.mode.round_of(rank, clock) if found.mode.holds else None
+                    if number is not None:
+                        self.log.held(found, rank, number, update)
+            due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
             return due, [found.mode.clock for found, _ in pushes]
+
+    def _refuse_stale(self, rank: int, found: Table, update: Update) -> None:
+        """Raise if the gradients are too stale; the lock is held.
+
+        Of a push in pieces each is asked, and the first of them is an update like any other's.
+        """
+        clock = found.mode.clock
+        if clock - update.is_rest - update.base > (self.max_staleness or 0):
+            name, server = found.spec.name, self.server()
+            raise VersionMismatchError(name, clock, update.base, rank, server)
 
     @property
     def held(self) -> int:
@@ -332,6 +378,37 @@ class Engine:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
+    def rest(self, rank: int) -> bool:
+        """Nobody waits for worker `rank` any more, though it may push; as `finish` else."""
+        return run_through(self.losing(rank))
+
+    def losing(self, rank: int) -> Turns[bool]:
+        """Worker `rank` has died, or rests: nobody waits for it; whether any clock advanced."""
+        with self.lock:
+            is_new = self.progress.lose(rank)
+        if is_new and self.log is not None:
+            self.log.progressed()
+        return (yield from self._settling()) if is_new else False
+
+    @property
+    def due_at(self) -> float | None:
+        """When `settling` has something to do though no worker ends a step; None: never."""
+        times = [found.mode.due_at for found in list(self.tables)]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a table has a mode that asks for the time: `due_at` may come to be something."""
+        return any(found.has_window for found in list(self.tables))
+
+    def settle(self) -> bool:
+        """Apply what is due, now that it is `due_at`; whether any clock advanced."""
+        return run_through(self.settling())
+
+    def settling(self) -> Turns[bool]:
+        """`settle` in turns; as `stepping`."""
+        return self._settling()
+
     def _settling(self) -> Turns[bool]:
         """Apply what is due; clocks move, so that pulls are answered, when a table is complete.
 
@@ -349,9 +426,7 @@ class Engine:
                     except KVError as error:
                         failure = failure or error
                 with self.lock:
-                    before = found.mode.clock
-                    found.mode.settled()
-                    has_advanced |= found.mode.clock > before
+                    has_advanced |= found.mode.settled()
                 if due and self.log is not None:
                     self.log.closed(found)
         if failure is not None:

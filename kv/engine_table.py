@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from kv.checks import checked_keys, checked_values
 from kv.consistency.base import Mode, Update
+from kv.consistency.settings import SemiSync
+from kv.consistency.staleness import Staleness
 from kv.dense import BlockShare, share_of
 from kv.engine_log import Cause
 from kv.errors import KeyListError
@@ -27,7 +29,7 @@ from kv.keylist import as_values
 from kv.placement import slot_of
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks, Places
-from kv.store.parts import Cut, Parts, Piece
+from kv.store.parts import PART_SHIFT, Cut, Parts, Piece
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id
@@ -37,6 +39,9 @@ Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Claim = tuple[Cut, list[int]] | None
 """What a push has secured before it counts: the parts of its keys, and room in each."""
+
+Described = tuple[Keys, NDArray[np.int64], NDArray[np.float32], NDArray[np.uint32]]
+"""Keys of rows, their versions, shows, and the second each was last seen in (0: not kept)."""
 
 Noted = tuple[list[Sequence[Update]], list[int]]
 """Of the tables of a push that counts now: what is to be applied, and their clocks."""
@@ -51,6 +56,7 @@ SEQUENTIAL = 4  # floats of a dense table that cost as much as one of a sparse t
 class Table(ABC):
     """What an engine asks of a table.
     Attributes:
+        staleness: of the pushes that counted, where their base was known.
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
             a thread that those turns need.
     """
@@ -61,7 +67,13 @@ class Table(ABC):
     def __init__(self, spec: TableSpec, mode: Mode) -> None:
         self.spec, self.mode = spec, mode
         self.id = table_id(spec.name)
+        self.staleness = Staleness()
         self.settling = threading.Lock()
+
+    @property
+    def has_window(self) -> bool:
+        """Whether its mode closes rounds after a time."""
+        return isinstance(self.spec.mode, SemiSync) and self.spec.mode.window > 0
 
     def __repr__(self) -> str:
         return f"<Table {self.spec.name} {self.mode.name} clock={self.mode.clock} {self.store}>"
@@ -69,6 +81,16 @@ class Table(ABC):
     def _cause(self, update: Update) -> Cause:
         """What one who keeps copies is told of the change that `update` makes."""
         return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
+
+    def answered(self, rank: int, keys: Keys | None, values: Values) -> None:
+        """A pull of worker `rank` is answered with `values`; `keys` None: all blocks here."""
+        if self.mode.notes_pulls:
+            self.mode.on_pull(rank, self.names if keys is None else keys, values)
+
+    @property
+    def names(self) -> Keys:
+        """What a dense table's blocks here are called in an `Update`."""
+        raise KeyListError(self.spec.name, "it is sparse, so its values come with keys")
 
     def remember(self, keys: Keys) -> None:  # noqa: B027 (a table may well have no use for it)
         """This very array will come again as a key list."""
@@ -129,6 +151,19 @@ class Table(ABC):
             if keys.size:
                 yield keys, values
 
+    @abstractmethod
+    def describing(self, keys: Keys) -> Turns[Described]:
+        """What is known of the rows of those of `keys` that have one."""
+
+    @abstractmethod
+    def changed(
+        self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]
+    ) -> tuple[Keys, Values, int]:
+        """A part of the rows that changed after `since` and not after `until`, as `scan` has them.
+
+        Both are versions by part; where `since` is None, or of other parts, all rows are meant.
+        """
+
     # -- rows as they are stored: past the mode, at once ----------------------------------------
 
     def exporting(self, keys: Keys) -> Turns[RowBatch]:
@@ -182,6 +217,10 @@ class Table(ABC):
             "clock": self.mode.clock,
             "parts": [part.rows for part in parts],
             "copies": self.store.copies,
+            "versions": self.store.versions,
+            "staleness": self.staleness.report(),
+            "stalest": self.staleness.most,
+            **self.mode.counts(),
             **together(parts),
         }
 
@@ -267,7 +306,7 @@ class KeyedTable(Table):
                 return None
             (due,), clocks = note()
             for step in due:
-                piece.push(step.keys, step.grads, step.clock)
+                piece.push(step.keys, step.grads, step.clock, 0, step.delay)
                 if self.store.log is not None:
                     self.store.log.changed(part.store, step.keys, self._cause(step))
             return clocks
@@ -283,7 +322,8 @@ class KeyedTable(Table):
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         cut = self._cut(update.keys) if claim is None else claim[0]
         cause = self._cause(update)
-        yield from self.store.push(update.keys, update.grads, update.clock, cut, cause)
+        keys, grads, clock = update.keys, update.grads, update.clock
+        yield from self.store.push(keys, grads, clock, cut, cause, update.delay)
 
     def making_room(self, keys: Keys) -> Turns[Claim]:
         cut = self._cut(keys)
@@ -311,6 +351,22 @@ class KeyedTable(Table):
     def scan(self, start: int, count: int) -> tuple[Keys, Values, int]:
         return self.store.scan(start, count)
 
+    def describing(self, keys: Keys) -> Turns[Described]:
+        rows = yield from self.store.export(self._checked_keys(keys))
+        return rows.keys, rows.versions, rows.show_counts(), rows.seen
+
+    def changed(
+        self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]
+    ) -> tuple[Keys, Values, int]:
+        parts = self.store.parts
+        if since is not None and len(since) != len(parts):
+            since = None
+        rows, go_on = self.store.export_scan(start, count, None, since)
+        number = max(start, 0) >> PART_SHIFT
+        if number < len(until):
+            rows = rows.take(rows.versions <= until[number])
+        return rows.keys, parts[0].store.weights_of(rows), go_on
+
     def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
         return slot_of(keys)
 
@@ -334,6 +390,10 @@ class BlockTable(Table):
     def __init__(self, spec: TableSpec, mode: Mode, share: BlockShare) -> None:
         super().__init__(spec, mode)
         self.store = Blocks(spec, share)
+
+    @property
+    def names(self) -> Keys:
+        return self.store.numbers
 
     def cost(self, keys: Keys | None) -> int:
         # They move one after the other: many more in the time of as many floats of rows.
@@ -360,7 +420,8 @@ class BlockTable(Table):
             (due,), clocks = note()
             for step in due:
                 places = self._places(step.keys)
-                self.store.push(step.grads, step.clock, places, self._cause(step))
+                cause = self._cause(step)
+                self.store.push(step.grads, step.clock, places, cause, step.delay)
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -370,7 +431,8 @@ class BlockTable(Table):
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
         with self.store.lock:
             places = self._places(update.keys)
-            self.store.push(update.grads, update.clock, places, self._cause(update))
+            cause = self._cause(update)
+            self.store.push(update.grads, update.clock, places, cause, update.delay)
         yield
 
     def release(self, claim: Claim) -> None:
@@ -389,6 +451,15 @@ class BlockTable(Table):
         order = self.store.share.order
         values = self.store.pull(np.empty(self.store.shape, np.float32))
         return self.store.keys[order], values[order], -1
+
+    def describing(self, keys: Keys) -> Turns[Described]:
+        raise KeyListError(self.spec.name, "it is dense: it has no keys to tell of")
+        yield
+
+    def changed(
+        self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]
+    ) -> tuple[Keys, Values, int]:
+        raise KeyListError(self.spec.name, "it is dense: pull it whole")
 
     def slots_of(self, keys: Keys) -> NDArray[np.uint16]:
         return slot_of(self.store.keys_of(keys))

@@ -16,6 +16,7 @@ PsliteError
     │   ├── ValueShapeError      values or gradients of another shape or type
     │   ├── NonFiniteError       NaN or infinity where a number is needed
     │   ├── LatePushError        a push for a round that is closed
+    │   ├── VersionMismatchError a push of gradients that are too stale
     │   └── ArenaFullError       no room for more rows
     ├── LeaseError            pieces of training data: a wrong description, or no right to one
     └── RemoteError           a handler on another node raised
@@ -130,6 +131,20 @@ class LatePushError(TableError):
             f"worker {rank} pushed for step {step}, but it has ended that step "
             f"(the table's clock is {clock}); push before worker.step()",
         )
+
+
+class VersionMismatchError(TableError):
+    """A push of gradients that are staler than `[param_sync] max_staleness` allows.
+
+    Args:
+        expected: the table's clock on the server.
+        got: the clock there when the worker pulled.
+    """
+
+    def __init__(self, table: str, expected: int, got: int, rank: int, server: int) -> None:
+        self.expected, self.got, self.rank, self.server = expected, got, rank, server
+        problem = f"version mismatch: expected {expected}, got {got}"
+        super().__init__(table, f"{problem} (worker {rank}, server {server})")
 
 
 class ArenaFullError(TableError):

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kv.checkpoint.desk import Desk
+from kv.consistency.settings import Consistency
 from kv.engine import Engine
 from kv.errors import KVError, WouldWaitError
 from kv.executor import threads_of
 from kv.leases.book import LeaseBook
 from kv.leases.events import Event
 from kv.local_worker import LocalWorker
+from kv.retrying import Retry
 from postoffice.errors import ClusterStoppedError
 
 
@@ -27,21 +29,28 @@ class LocalCluster:
 
     Args:
         num_workers: ranks 0 to num_workers - 1.
-        mode: of tables that name none, `async` or `sync`.
+        mode: of tables that name none: a name, or a mode with its settings.
         seed: of initial values.
         threads: whether each worker has a thread of its own.
         record: called with each event of data leased to workers, before it counts.
+        max_staleness: updates that a table may have had since the worker pulled whose push is
+            taken; None: any number.
+        retry: how a push that is too stale is tried again.
     """
 
     def __init__(
         self,
         num_workers: int = 1,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         threads: bool = False,
         record: Callable[[Event], None] = lambda event: None,
+        max_staleness: int | None = None,
+        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
     ) -> None:
-        self.engine = Engine(num_workers, mode, seed, parts=threads_of(0) if threads else 1)
+        parts = threads_of(0) if threads else 1
+        self.engine = Engine(num_workers, mode, seed, parts=parts, max_staleness=max_staleness)
+        self.retry = retry
         self.num_workers, self.threads = num_workers, threads
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -49,6 +58,7 @@ class LocalCluster:
         self.leases = LeaseBook(num_workers, record)
         self.workers = [LocalWorker(self, rank) for rank in range(num_workers)]
         self._desk: Desk | None = None
+        self._closed: set[int] = set()
         self._barriers: dict[str, list[int]] = {}  # name -> how often each rank came
         self._gathers: list[list[Any]] = [[] for _ in range(num_workers)]  # values not yet taken
 
@@ -73,7 +83,13 @@ class LocalCluster:
 
     def is_closed(self, rank: int) -> bool:
         """Whether that worker is done."""
-        return self.engine.progress.finished[rank]
+        return rank in self._closed
+
+    def note_closed(self, rank: int) -> None:
+        """That worker is done; those who wait for it look again."""
+        with self.lock:
+            self._closed.add(rank)
+            self.changed.notify_all()
 
     def tell_change(self) -> None:
         """Let those who wait look again."""
@@ -93,13 +109,17 @@ class LocalCluster:
             the result of `blocked()`: it is not ready and nobody else runs.
             ClusterStoppedError: `abort` was called meanwhile.
         """
-        if ready():
-            return
-        if not self.threads:
-            raise blocked()
-        self.changed.wait_for(lambda: self.failure is not None or ready())
-        if not ready():
-            raise ClusterStoppedError(f"the local cluster stopped: {self.failure}")
+        while not ready():
+            if self.failure is not None:
+                raise ClusterStoppedError(f"the local cluster stopped: {self.failure}")
+            due_at = self.engine.due_at
+            if due_at is not None and due_at <= self.engine.now():
+                self.engine.settle()  # a round's time is over
+                self.changed.notify_all()
+            elif due_at is None and not self.threads:
+                raise blocked()
+            else:
+                self.changed.wait(None if due_at is None else due_at - self.engine.now())
 
     def pass_barrier(self, rank: int, name: str) -> None:
         """See `LocalWorker.barrier`; the lock is held."""

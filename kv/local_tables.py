@@ -10,9 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kv.engine import Engine, Write
-from kv.keylist import as_values, checked_out, prepare
+from kv.engine_table import Described, Table
+from kv.executor import run_through
+from kv.keylist import as_keys, as_values, checked_out, prepare
 from kv.protocols import Request
 from kv.spec import TableSpec
+from kv.store.sparse import BATCH
+from kv.versions import Changed, TableMeta, Version, described
 
 
 class Owner(Protocol):
@@ -122,6 +126,29 @@ class LocalSparseTable:
             if keys.size:
                 yield keys, values
 
+    def get_meta(self, keys: ArrayLike | None = None) -> TableMeta:
+        """Clock and version of the table, and of the rows of `keys`.
+
+        Raises:
+            KeyListError: no list of keys.
+        """
+        asked = np.empty(0, np.uint64) if keys is None else as_keys(keys, self.name)
+        table = self._owner.engine.table(self._number)
+        unique = prepare(asked, self.name).unique
+        return _meta_of(table, asked, [run_through(table.describing(unique))])
+
+    def pull_changed(self, since: Version | None = None) -> Changed:
+        """Rows that changed after `since`; see `kv.tables.RemoteSparseTable.pull_changed`."""
+        table = self._owner.engine.table(self._number)
+        until, start = table.store.versions, 0
+        keys, values = [np.empty(0, np.uint64)], [np.empty((0, self.dim), np.float32)]
+        while start >= 0:
+            found = table.changed(start, BATCH, (since or {}).get(0), until)
+            keys.append(found[0])
+            values.append(found[1])
+            start = found[2]
+        return Changed(np.concatenate(keys), np.concatenate(values), {0: tuple(until)})
+
     def __len__(self) -> int:
         return self._owner.engine.size(self._number)
 
@@ -133,7 +160,7 @@ class LocalSparseTable:
         """What the engine takes for `push(keys, grads)`; the caller's arrays may change later."""
         merged = prepare(keys, self.name)
         given = as_values(grads, (merged.size, self.dim), self.name)
-        if merged.inverse is None and self.spec.mode == "sync":  # kept until the round closes
+        if merged.inverse is None and _holds(self.spec):  # kept until the round closes
             return self._number, merged.unique.copy(), given.copy()
         return self._number, merged.unique, merged.merge_grads(given)
 
@@ -197,6 +224,10 @@ class LocalDenseTable:
         """What a cluster's servers would say, one of them; see `Engine.stats`."""
         return [self._owner.engine.stats(self._number)]
 
+    def get_meta(self) -> TableMeta:
+        """Clock and version of the table."""
+        return _meta_of(self._owner.engine.table(self._number), np.empty(0, np.uint64), [])
+
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset; errors as for `push`."""
         given = as_values(value, self.shape, self.name, "values")
@@ -206,7 +237,7 @@ class LocalDenseTable:
         """What the engine takes for `push(grad)`; the caller's array may change later."""
         given = as_values(grad, self.shape, self.name)
         blocks = self._blocks(given)
-        if self.spec.mode == "sync" and np.may_share_memory(blocks, given):
+        if _holds(self.spec) and np.may_share_memory(blocks, given):
             blocks = blocks.copy()  # kept until the round closes
         return self._number, None, blocks
 
@@ -223,8 +254,17 @@ class LocalDenseTable:
         return padded.reshape(-1, dim)
 
 
+def _meta_of(table: Table, keys: NDArray[np.uint64], found: Sequence[Described]) -> TableMeta:
+    return described(keys, {0: table.mode.clock}, {0: tuple(table.store.versions)}, found)
+
+
 def _given(out: NDArray[np.float32] | None, values: NDArray[np.float32]) -> NDArray[np.float32]:
     if out is None:
         return values
     np.copyto(out, values)
     return out
+
+
+def _holds(spec: TableSpec) -> bool:
+    """Whether the table's mode keeps pushes back."""
+    return spec.mode is not None and spec.mode.holds

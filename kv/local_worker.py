@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
-from kv.errors import KVError, WouldWaitError
+from kv.errors import KVError, VersionMismatchError, WouldWaitError
 from kv.leases.client import LocalLeases
 from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
@@ -34,6 +36,8 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         self.leases = LocalLeases(cluster, rank)
         self._steps = 0  # completed
         self._requests = 0  # made
+        self._bases: dict[int, int] = {}  # by table, its clock when it was last pulled
+        self._chance = random.Random(rank)
 
     def __repr__(self) -> str:
         return f"<LocalWorker W[{self._rank}] of {self.num_workers} step={self._steps}>"
@@ -87,6 +91,11 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         """`push_many` and then `pull_many` of the same."""
         self.push_many(writes, weight=weight)
         return self.pull_many([write[:-1] if len(write) == 3 else write[0] for write in writes])
+
+    def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
+        """How stale the pushes to the table were, see `kv.protocols.Worker.staleness`."""
+        engine = self._open_engine()
+        return engine.table(engine.number_of(table.name)).staleness.report()
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the learning rate of the table's optimiser is `lr`.
@@ -142,6 +151,16 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             self._steps += 1
             self._cluster.tell_change()
 
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull."""
+        self.engine.finish(self._rank)
+        self._cluster.tell_change()
+
+    def rest(self) -> None:
+        """Nobody waits for this worker's steps from now on, though it may push and step again."""
+        self.engine.rest(self._rank)
+        self._cluster.tell_change()
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers that are not closed have come here.
 
@@ -184,7 +203,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
         data = DataSet(name=name, parts=parts, **size)
         self._open_engine()
-        return Shards(self.leases, data, lambda: None)
+        return Shards(self.leases, data, lambda: None, self.rest)
 
     def has_begun(self, name: str) -> bool:
         """Whether pieces of that data set were given away."""
@@ -194,8 +213,8 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         """This worker is done; nobody waits for it any more. A second call does nothing."""
         with self._cluster.lock:
             self._cluster.leases.lose(self._rank, "left", 0.0)
-        self.engine.finish(self._rank)
-        self._cluster.tell_change()
+        self.finish()
+        self._cluster.note_closed(self._rank)
 
     def __enter__(self) -> Self:
         return self
@@ -223,11 +242,26 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         if not engine.may_pull(table, self._rank, self._steps):
             with self._cluster.lock:
                 self._await(table, engine)
-        return engine.pull(table, keys, create)
+        clock = engine.clock(table)
+        values = engine.pull(table, keys, create)
+        self._bases[table] = clock
+        engine.table(table).answered(self._rank, keys, values)
+        return values
 
     def push_prepared(self, writes: Sequence[EngineWrite], weight: float = 1.0) -> Request:
         """What tables call: pushes of strictly increasing keys, all or none."""
-        self._open_engine().push_many(self._rank, self._steps, writes, weight)
+        engine, waits = self._open_engine(), self._cluster.retry.waits(self._chance)
+        bases = [self._bases.get(number, -1) for number, *_ in writes]
+        while True:
+            try:
+                engine.push_many(self._rank, self._steps, writes, weight, bases=bases)
+                break
+            except VersionMismatchError:
+                wait = next(waits, None)
+                if wait is None:
+                    raise
+                time.sleep(wait)
+                bases = [engine.clock(number) for number, *_ in writes]
         self._requests += 1
         return self._requests
 

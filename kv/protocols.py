@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kv.consistency.settings import Consistency
 from kv.initializers import Initializer
 from kv.leases.reader import Shards
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
+from kv.versions import Changed, TableMeta, Version
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -81,6 +83,12 @@ class SparseTable(Protocol):
     def items(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
         """All rows in batches of (keys, values); keys rise within a batch."""
 
+    def get_meta(self, keys: ArrayLike | None = None) -> TableMeta:
+        """Clocks and versions of the table, and of the rows of `keys` if they are given."""
+
+    def pull_changed(self, since: Version | None = None) -> Changed:
+        """Rows that changed after `since`, the version that an earlier call returned; None: all."""
+
     def __len__(self) -> int: ...
 
 
@@ -116,6 +124,9 @@ class DenseTable(Protocol):
     ) -> NDArray[np.float32]:
         """`push`, and what a `pull` right after it returns, in one request."""
 
+    def get_meta(self) -> TableMeta:
+        """Clocks and versions of the table."""
+
     def assign(self, value: ArrayLike) -> None:
         """Set the array outright, optimiser state reset."""
 
@@ -140,7 +151,7 @@ class Worker(Protocol):
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         missing: str = "init",
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
         admission: Admission | None = None,
@@ -152,7 +163,8 @@ class Worker(Protocol):
 
         Args:
             dim: floats in a row.
-            mode: `async` or `sync`; None is the job's.
+            mode: the name of a mode or one with its settings, of kv.consistency.settings; None is
+                the job's.
             aggregator: what the pushes of a round become in mode sync: `sum`, `mean` over the
                 workers of the round, `weighted_mean` by the weights of the pushes, or `max_norm`,
                 for each key the worker's gradient that is longest.
@@ -172,7 +184,7 @@ class Worker(Protocol):
         *,
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
     ) -> DenseTable:
@@ -206,11 +218,31 @@ class Worker(Protocol):
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the learning rate of the table's optimiser is `lr`."""
 
+    def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
+        """How many pushes to the table were how stale, on all servers together.
+
+        A push's staleness is the number of updates that the table had on that server since its
+        worker pulled there last; up to 16 one by one, then by powers of two, such as
+        `{"0": 7, "17-32": 1}`. Pushes of a worker that has not pulled there are not counted.
+        """
+
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered; an error on a server is raised here."""
 
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
+
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull.
+
+        When all have finished, all rounds are closed. `close` does it, too.
+        """
+
+    def rest(self) -> None:
+        """Nobody waits for this worker's steps from now on, though it may push and step again.
+
+        `shards` calls it for a worker that has to wait for what others do. It cannot be undone.
+        """
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here."""

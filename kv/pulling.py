@@ -26,6 +26,7 @@ from kv.kernels.rows import expand, scatter
 from kv.kernels.transfer import take_keys, unpack_blocks
 from kv.keylist import KeyList
 from van.buffers import Buffers
+from van.message import Clock
 
 Values = NDArray[np.float32]
 
@@ -189,12 +190,17 @@ class Pull:
 
     Args:
         reads: by place in the request.
+
+    Attributes:
+        clocks: by table and rank of the server, the clock that the values are of; where they came
+            in several answers the earliest.
     """
 
-    __slots__ = ("reads",)
+    __slots__ = ("clocks", "reads")
 
     def __init__(self, reads: Sequence[Reading]) -> None:
         self.reads = reads
+        self.clocks: dict[tuple[int, int], int] = {}
 
     def put(self, piece: Piece, arrays: Sequence[NDArray[Any]], is_ours: bool = False) -> None:
         """Take the answer to a piece.
@@ -208,6 +214,14 @@ class Pull:
             raise KVError(f"a server answered {len(piece.ranges)} reads with {len(arrays)} arrays")
         for part, values in zip(piece.ranges, arrays, strict=True):
             self.reads[part.place].put(piece.server, part, values, is_ours)
+
+    def note(self, clocks: Sequence[Clock]) -> None:
+        """Note the clocks of an answer."""
+        known = self.clocks
+        for table, clock, pairs in clocks:
+            for server, _ in pairs:
+                place = table, server
+                known[place] = min(clock, known.get(place, clock))
 
     def results(self) -> list[Values]:
         """What the caller gets, by place, when every piece was answered."""

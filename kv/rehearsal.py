@@ -31,7 +31,8 @@ class Rehearsal:
 
     def play(self, spec: TableSpec) -> None:
         """Load the kernels of `spec`, whose mode and seed are resolved."""
-        what = (spec.kind, spec.missing, spec.storage, type(spec.optimizer), type(spec.initializer))
+        kinds = type(spec.optimizer), type(spec.initializer), type(spec.mode)
+        what = (spec.kind, spec.missing, spec.storage, *kinds)
         if what in self._known:
             return
         if spec.kind == "dense":

@@ -6,7 +6,7 @@ Names on the wire choose among our own error classes only; anything else becomes
 from __future__ import annotations
 
 import kv.errors
-from kv.errors import RemoteError
+from kv.errors import RemoteError, VersionMismatchError
 from van.errors import PsliteError
 
 
@@ -14,6 +14,8 @@ def remote_error(node: str, kind: str, text: str) -> PsliteError:
     """An error of the same class as on `node` where that class is ours, else `RemoteError`."""
     known = getattr(kv.errors, kind, None)
     problem = f"{text} (on {node})" if known is not None else f"{kind}: {text}"
+    if known is VersionMismatchError:
+        problem = text  # it names worker and server itself
     if isinstance(known, type) and issubclass(known, PsliteError):
         error = known.__new__(known)  # the text is complete; constructors take the facts apart
         PsliteError.__init__(error, problem)

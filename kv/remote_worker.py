@@ -17,6 +17,8 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
+from kv.consistency.settings import Consistency
+from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
 from kv.errors import KVError, SettingError
@@ -33,8 +35,10 @@ from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
+from kv.retrying import Retry
 from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
+from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import (
     Keys,
@@ -72,6 +76,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         piece: bytes of rows above which a request to one server is cut; None: as is quickest on
             the way to that server.
         may_move: other servers may come to own rows at any time, as where they have copies.
+        max_staleness: whether servers refuse gradients that are staler; None: they do not.
+        retry: how a push that is refused so is tried again, with the clock of now for its base.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -80,22 +86,29 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def __init__(
         self,
         office: Postoffice,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         *,
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         piece: int | None = None,
         may_move: bool = False,
+        max_staleness: int | None = None,
+        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
     ) -> None:
         self.office = office
-        self._mode, self._seed = mode, seed
+        self._mode, self._seed = Consistency.of(mode), seed
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
         self._others: dict[int, Customer] = {}  # by application
         self._gatherer = Gatherer(office)
         self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
-        self._has_rounds = mode != "async"  # a table may work in rounds: ends of steps are said
+        self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
+        self._stale: StalePushes | None = None
+        if max_staleness is not None:
+            self._stale = StalePushes(self._customer, office.van, retry, seed)
+        self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
+        self._rests = False
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
         office.statuses["work"] = lambda: [self._steps, self._customer.requests]
@@ -127,7 +140,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = spec.resolved(self._mode, self._seed)
         self.ask_all(Command.DEFINE, body=spec.to_dict())
-        if spec.mode != "async" and not self._has_rounds:
+        if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
             if self._steps:  # those before the first table with rounds were not said
                 self.ask_all(Command.STEP, body={"clock": self._steps - 1})
@@ -172,6 +185,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             if found is not None:
                 self.counts["prefetch_used"] += 1
                 self._customer.wait(found.request)
+                self._bases.update(found.pull.clocks)
                 return found.values_for(wanted)
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority)
@@ -180,6 +194,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)  # what still comes is not put into the caller's memory
             raise
+        self._bases.update(pull.clocks)
         return pull.results()
 
     def prefetch_many(
@@ -256,6 +271,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         except BaseException:
             self._customer.forget(request)
             raise
+        self._bases.update(pull.clocks)
         return pull.results()
 
     def _start_push(
@@ -272,15 +288,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self._write(read, read.values_of(write[-1]), "gradients")
             for read, write in zip(wanted, writes, strict=True)
         ]
+        body: dict[str, Any] = {} if weight == 1.0 else {"weight": float(weight)}
+        if self._stale is not None and self._stale.retry.most:
+            body["again"] = True
         question = Question(
             Command.PUSH if pull is None else Command.PUSH_PULL,
             Flag.PUSH if pull is None else Flag.PUSH | Flag.PULL,
             [read.table.id for read in wanted],
             self._steps,
             self.slots,
-            None if weight == 1.0 else {"weight": float(weight)},
+            body or None,
             priority,
             self._signature_to_send(wanted),
+            self._bases,
         )
         return self._ask(question, entries, pull, writes=entries)
 
@@ -344,10 +364,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             question, entries, pieces, lines, pull, self._customer, lambda: self._newest
         )
         takes = pull is not None or question.signature != 0
+        take: Callable[[Message], bool] | None = asking.take if takes else None
+        if writes and self._stale is not None:
+            take = self._stale.taking(take)
         request = self._customer.new_request(
             [lines.servers[piece.server] for piece in pieces],
             finish,
-            take=asking.take if takes else None,
+            take=take,
             recut=asking.recut,
             cuts=[piece.number for piece in pieces],
             is_quiet=is_quiet,
@@ -467,6 +490,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         self.ask_all(Command.SET_LR, [own_table(table)], {"lr": learning_rate(table.name, lr)})
 
+    def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
+        """How stale the pushes to the table were, see `kv.protocols.Worker.staleness`."""
+        return together(stats["staleness"] for stats in own_table(table).stats())
+
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return when every server has answered.
 
@@ -526,6 +553,21 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._steps += 1
         self._customer.raise_failed()
 
+    def finish(self) -> None:
+        """This worker pushes no more and nobody waits for its steps; it may still pull."""
+        self._customer.wait_all()
+        self.ask_all(Command.FINISH)
+
+    def rest(self) -> None:
+        """Nobody waits for this worker's steps from now on, though it may push and step again.
+
+        A second call does nothing, nor does any where no table counts steps.
+        """
+        if self._has_rounds and not self._rests:
+            self._rests = True
+            self._customer.wait_all()
+            self.ask_all(Command.FINISH, body={"rests": True})
+
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
         self._customer.wait_all()
@@ -549,7 +591,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         parts = self.num_workers if in_parts else 1
         size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
         data = DataSet(name=name, parts=parts, **size)
-        return Shards(self.leases, data, self._customer.wait_all)
+        return Shards(self.leases, data, self._customer.wait_all, self.rest)
 
     def has_begun(self, name: str) -> bool:
         """Whether pieces of that data set were given away."""

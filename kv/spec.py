@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.consistency.settings import Consistency
 from kv.errors import SettingError
 from kv.initializers import Initializer, Uniform, Zeros
 from kv.optimizers import SGD, Optimizer
@@ -31,7 +32,6 @@ BLOCK = 4096  # floats in a block of a dense table
 LINE = 16  # floats in a cache line
 KINDS = ("sparse", "dense")
 MISSING = ("init", "zeros", "error")
-MODES = ("async", "sync")
 AGGREGATORS = ("sum", "mean", "weighted_mean", "max_norm")
 STORAGES = ("float32", "float16")
 MAX_DIM = 1 << 20
@@ -54,7 +54,7 @@ class TableSpec:
     optimizer: Optimizer = field(default_factory=SGD)
     initializer: Initializer = field(default_factory=Zeros)
     missing: str = "init"  # what pulling a key without a row does: init, zeros, error
-    mode: str | None = None  # async or sync; None is the job's
+    mode: Consistency | None = None  # or the name of one; None is the job's
     seed: int | None = None  # of initial values
     aggregator: str = "sum"  # how a round's pushes become one gradient, see kv.consistency.rounds
     storage: str = "float32"  # of weights: float32 or float16; optimiser state is float32 always
@@ -73,7 +73,7 @@ class TableSpec:
         self._check_choice("aggregator", self.aggregator, AGGREGATORS)
         self._check_choice("storage", self.storage, STORAGES)
         if self.mode is not None:
-            self._check_choice("mode", self.mode, MODES)
+            object.__setattr__(self, "mode", self._mode_of(self.mode))
         self._check_type("optimizer", self.optimizer, Optimizer)
         self._check_type("initializer", self.initializer, Initializer)
         object.__setattr__(self, "shape", sides(self.name, self.shape))
@@ -96,7 +96,7 @@ class TableSpec:
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
         missing: str = "init",
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         seed: int | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
@@ -119,7 +119,7 @@ class TableSpec:
             optimizer=SGD() if optimizer is None else optimizer,
             initializer=initializer,
             missing=missing,
-            mode=mode,
+            mode=None if mode is None else Consistency.of(mode),
             seed=seed,
             aggregator=aggregator,
             storage=storage,
@@ -137,7 +137,7 @@ class TableSpec:
         *,
         optimizer: Optimizer | None = None,
         initializer: Initializer | None = None,
-        mode: str | None = None,
+        mode: str | Consistency | None = None,
         seed: int | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
@@ -151,17 +151,17 @@ class TableSpec:
             optimizer=SGD() if optimizer is None else optimizer,
             initializer=Zeros() if initializer is None else initializer,
             missing="error",  # every block is made with the table
-            mode=mode,
+            mode=None if mode is None else Consistency.of(mode),
             seed=seed,
             aggregator=aggregator,
             storage=storage,
         )
 
-    def resolved(self, mode: str, seed: int) -> Self:
+    def resolved(self, mode: str | Consistency, seed: int) -> Self:
         """The same with the job's mode and seed where the table names none."""
         return replace(
             self,
-            mode=mode if self.mode is None else self.mode,
+            mode=Consistency.of(mode) if self.mode is None else self.mode,
             seed=seed if self.seed is None else self.seed,
         )
 
@@ -172,6 +172,7 @@ class TableSpec:
             "shape": list(self.shape),
             "optimizer": self.optimizer.to_dict(),
             "initializer": self.initializer.to_dict(),
+            "mode": self.mode and self.mode.to_dict(),
             "admission": self.admission and self.admission.to_dict(),
             "expiry": self.expiry and self.expiry.to_dict(),
         }
@@ -224,6 +225,19 @@ class TableSpec:
         policies = (self.admission, self.expiry, self.memory_limit or None)
         if self.kind == "dense" and any(policy is not None for policy in policies):
             raise SettingError(table, "a dense table is always whole: it takes no policies")
+
+    def _mode_of(self, mode: object) -> Consistency:
+        try:
+            if isinstance(mode, Mapping):
+                return Consistency.from_dict(mode)
+            if isinstance(mode, str | Consistency):
+                return Consistency.of(mode)
+        except SettingError as error:
+            raise SettingError(f"table {self.name}", str(error)) from None
+        problem = (
+            f"mode must be {', '.join(Consistency.members)}, or one with settings, not {mode!r}"
+        )
+        raise SettingError(f"table {self.name}", problem)
 
     def _check_choice(self, field: str, value: object, choices: tuple[str, ...]) -> None:
         if value not in choices:

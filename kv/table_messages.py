@@ -14,7 +14,7 @@ from kv.errors import KVError, ValueShapeError
 from kv.placement import slot_of
 from kv.spec import dense_keys
 from kv.table_protocol import Command, key_places
-from van.message import Message, Meta, answer_to
+from van.message import Clock, Message, Meta, answer_to
 
 Tables = Sequence[tuple[int, Table, int]]
 """The tables of a request: number and table of the engine, and the worker's step."""
@@ -55,9 +55,16 @@ def name_places(meta: Meta, tables: Tables, has_values: bool) -> list[int]:
     return key_places([is_whole(meta, table) for _, table, _ in tables], has_values)
 
 
-def clocks_of(tables: Tables) -> tuple[tuple[int, int, tuple[()]], ...]:
-    """The tables' clocks, for an answer."""
-    return tuple((table.id, table.mode.clock, ()) for _, table, _ in tables)
+def clocks_of(tables: Tables, server: int) -> tuple[Clock, ...]:
+    """The tables' clocks and the versions of their rows on this server, for an answer."""
+    return tuple(
+        (table.id, table.mode.clock, ((server, table.store.version),)) for _, table, _ in tables
+    )
+
+
+def bases_of(meta: Meta) -> list[int]:
+    """By table of a push the clock here at which its worker pulled; -1 where it does not say."""
+    return [pairs[0][1] if pairs else -1 for _, _, pairs in meta.clocks]
 
 
 def writes_of(message: Message, tables: Tables) -> list[Write]:

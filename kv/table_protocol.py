@@ -3,8 +3,8 @@
     command    arrays, per table          body                  answer
     DEFINE     -                          definition            -
     PULL       keys                       create                values per table
-    PUSH       keys, gradients            weight, rest          -
-    PUSH_PULL  keys, gradients            weight, rest          values per table
+    PUSH       keys, gradients            weight, rest, again   -
+    PUSH_PULL  keys, gradients            weight, rest, again   values per table
     STEP       -                          clock, after          -
     FINISH     -                          -                     -
     ASSIGN     keys, values               -                     -
@@ -13,11 +13,18 @@
     SCAN       -                          start, count          keys, values; next in body
     SET_LR     -                          lr                    -
     STATS      -                          -                     what `Engine.stats` says, in body
+    META       keys                       -                     keys that have rows, versions,
+                                                                shows, seconds seen
+    CHANGED    -                          start, count, since,  keys, values; next, until in body
+                                          until
 
 PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
 
 `meta.clocks` names the tables, in the order of the arrays, with the worker's step; an answer has
-the tables' clocks there.
+the tables' clocks there, each with the server's rank and the version of its rows. In a push each
+table's pair is the server's rank and the clock that came with the last pull from there, if any. A
+push that is refused because that is too old is refused for now if `again` in its body says that
+the worker will try again; the refusal has the clocks of now.
 
 A dense table has no keys here: its values, either way, are its blocks on that server in increasing
 number (`kv.dense`).
@@ -63,17 +70,20 @@ class Command(IntEnum):
     SET_LR = 10
     STATS = 11
     PUSH_PULL = 12
+    META = 13
+    CHANGED = 14
 
 
 WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)
 """Commands whose arrays are keys and values; those of the others are keys alone."""
 
 
-WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE)))
+WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE, Command.META)))
 """Commands about keys."""
 
 
-READS = frozenset(map(int, (Command.PULL, Command.SIZE, Command.SCAN, Command.STATS)))
+_LOOKS = (Command.SIZE, Command.SCAN, Command.STATS, Command.META, Command.CHANGED)
+READS = frozenset(map(int, (Command.PULL, *_LOOKS)))
 """Commands that change nothing, and so are simply done again when they are repeated.
 
 A pull may make rows; that a second one finds them is no change to anybody.

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.at_once import Answers, AtOnce, Ranks
+from kv.consistency.settings import Consistency
 from kv.delivery.desk import Desk
-from kv.engine import Engine
+from kv.engine import MOST_ROWS, Engine
 from kv.engine_table import Table
-from kv.errors import KVError, TableConflictError, UnknownTableError
+from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
@@ -35,6 +36,7 @@ from kv.rehearsal import Rehearsal
 from kv.server import error_answer
 from kv.spec import TableSpec
 from kv.table_messages import (
+    bases_of,
     clocks_of,
     counted,
     is_whole,
@@ -45,6 +47,7 @@ from kv.table_messages import (
 )
 from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
+from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
@@ -58,6 +61,8 @@ LONG = 1 << 62
 SETTLING = "rounds"  # the lane of what closes rounds
 
 Answering = Turns[Message | None]
+_STEP = int(Command.STEP)
+_LOOK = 0.02  # seconds between two looks at rounds that close after a time
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
 _VALUED = frozenset(map(int, WITH_VALUES))
 
@@ -72,6 +77,7 @@ class TableServer:
         key_cache: bytes of key lists remembered for each worker.
         threads: that work on long requests; 0 works on all in the thread that drives the van.
         spill_dir: where tables with when_full=spill keep rows.
+        max_staleness: see `Engine`.
 
     Attributes:
         desk: which requests are new here; its `windows` go with slots that move.
@@ -85,11 +91,12 @@ class TableServer:
     def __init__(
         self,
         office: Postoffice,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         key_cache: int = 64 << 20,
         threads: int = 0,
         spill_dir: str = "",
+        max_staleness: int | None = None,
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
@@ -101,6 +108,9 @@ class TableServer:
             self._owns,
             parts=max(1, threads),
             spill_dir=spill_dir,
+            now=lambda: office.van.now(),
+            max_staleness=max_staleness,
+            server=lambda: office.rank,
         )
         self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")
@@ -119,6 +129,7 @@ class TableServer:
         self._held: list[Message] = []
         self._holding = threading.Lock()
         self._van_thread = 0
+        self._watches_windows = self._is_settling = False
         self._handlers: dict[int, Callable[[Message], Answering]] = {
             Command.DEFINE: self._define,
             Command.PULL: self._pull,
@@ -132,6 +143,8 @@ class TableServer:
             Command.SCAN: self._scan,
             Command.SET_LR: self._set_lr,
             Command.STATS: self._stats,
+            Command.META: self._meta,
+            Command.CHANGED: self._changed,
         }
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
@@ -171,8 +184,44 @@ class TableServer:
         """What the scheduler says has changed; called by the thread that drives the van."""
         for node, life in new.fenced.items():
             self.desk.windows.fence(node, life)
+        if self.office.shape.failures.on_worker == "continue":
+            for node in sorted(new.dead - old.dead):
+                self._lose(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
+
+    def _lose(self, node: int) -> None:
+        """A node has died and the job goes on: nobody waits for it, if it was a worker."""
+        role, rank = role_and_rank(node)
+        if role is Role.WORKER and rank < self.engine.progress.num_workers:
+            self.lists.forget(node)
+            lanes = [SETTLING, *((node, table) for table in list(self._tables))]
+            self.executor.submit(self._and_let_go(self.engine.losing(rank)), lanes)
+
+    def _and_let_go(self, settling: Turns[bool]) -> Turns[None]:
+        """Close rounds that no request closes; a round that fails is said to nobody but the log."""
+        try:
+            yield from settling
+        except KVError as error:
+            log.warning("%s: %s", self.office.name, error)
+        finally:
+            self.answer_held()
+
+    def _watch_windows(self) -> None:
+        """Look every so often whether a round is to be closed because its time is over."""
+        if self.engine.has_windows:
+            self._watches_windows = True
+            self.office.van.every(_LOOK, self._look_at_windows)
+
+    def _look_at_windows(self) -> None:
+        due_at = self.engine.due_at
+        if due_at is not None and self.engine.now() >= due_at and not self._is_settling:
+            self._is_settling = True
+            self.executor.submit(self._closing_windows(), [SETTLING])
+
+    def _closing_windows(self) -> Turns[None]:
+        self._is_settling = False
+        yield from self._and_let_go(self.engine.settling())
 
     def learn_map(self, slots: SlotMap) -> None:
         """Know a newer slot map; by the thread that drives the van, with no work on moved slots."""
@@ -192,6 +241,8 @@ class TableServer:
             stream = self.desk.admit(message)
             if stream is None:
                 return
+            if meta.cmd == _STEP and not self._watches_windows:
+                self._watch_windows()
             if meta.key_list or (meta.body and "coded" in meta.body):
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
@@ -288,7 +339,10 @@ class TableServer:
 
     def _error(self, message: Message, error: Exception) -> Message:
         log.debug("request failed: %r", message, exc_info=error)
-        return error_answer(message.meta, error, self.office.node_id)
+        answer = error_answer(message.meta, error, self.office.node_id)
+        if isinstance(error, VersionMismatchError):  # so that the worker can renew its base
+            answer.meta.clocks = clocks_of(self._of(message.meta), self.office.rank)
+        return answer
 
     def _send(self, message: Message, answer: Message) -> None:
         """The work on a request is over: answer, now or when that is safe."""
@@ -385,8 +439,10 @@ class TableServer:
             if keys is not None and meta.key_list:
                 table.remember(keys)
             values.append((yield from table.pulling(keys, create, empty)))
+            if table.mode.notes_pulls:
+                table.answered(self._ranks.of(meta), keys, values[-1])
         no_more(arrays)
-        return Message(answer_to(meta, clocks=clocks_of(tables)), values)
+        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
@@ -422,9 +478,10 @@ class TableServer:
             float(body.get("weight", 1.0)),
             int(body.get("rest", 0)),
             meta,
+            bases_of(meta),
         )
         self.desk.note_push(message)
-        return Message(answer_to(meta, clocks=clocks_of(tables)))
+        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)))
 
     def _push_pull(self, message: Message) -> Answering:
         yield from self._push(message)
@@ -440,12 +497,16 @@ class TableServer:
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
-        self.lists.forget(message.meta.sender)
+        meta = message.meta
+        rests = bool(meta.body and meta.body.get("rests"))
+        if not rests:
+            self.lists.forget(meta.sender)
+        leave = self.engine.losing if rests else self.engine.finishing
         try:
-            yield from self.engine.finishing(self._ranks.of(message.meta))
+            yield from leave(self._ranks.of(meta))
         finally:
             self.answer_held()
-        return Message(answer_to(message.meta))
+        return Message(answer_to(meta))
 
     def _assign(self, message: Message) -> Answering:
         writes = writes_of(message, self._of(message.meta))
@@ -467,6 +528,21 @@ class TableServer:
         keys, values, go_on = self.engine.scan(number, int(body["start"]), int(body["count"]))
         arrays: list[NDArray[Any]] = [keys, values]
         return Message(answer_to(message.meta, body={"next": go_on}), arrays)
+        yield
+
+    def _meta(self, message: Message) -> Answering:
+        ((_, table, _),) = self._of(message.meta)
+        (keys,) = message.arrays
+        columns = yield from table.describing(keys)
+        return Message(answer_to(message.meta), list(columns))
+
+    def _changed(self, message: Message) -> Answering:
+        ((_, table, _),), body = self._of(message.meta), message.meta.body
+        count = max(1, min(int(body["count"]), MOST_ROWS))
+        since, until = body["since"], body["until"] or table.store.versions
+        keys, values, go_on = table.changed(int(body["start"]), count, since, until)
+        answer = answer_to(message.meta, body={"next": go_on, "until": list(until)})
+        return Message(answer, [keys, values])
         yield
 
     def _set_lr(self, message: Message) -> Answering:

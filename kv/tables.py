@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from kv.cutting import Cut, cut_blocks
 from kv.dense import BlockShare, shares_of
-from kv.errors import KVError
+from kv.errors import KeyListError, KVError
 from kv.kernels.jit import frozen
-from kv.keylist import KeyList, as_values, checked_out
+from kv.keylist import KeyList, as_keys, as_values, checked_out
 from kv.protocols import Read, Request, Write
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
-from postoffice.node import Role
+from kv.versions import Changed, TableMeta, Version, described
+from postoffice.node import Role, role_and_rank
 from van.message import Message
 
 if TYPE_CHECKING:
@@ -50,6 +51,25 @@ class Table:
             Command.STATS, [self], finish=lambda answers: [answer.meta.body for answer in answers]
         )
         return found
+
+    def get_meta(self, keys: ArrayLike | None = None) -> TableMeta:
+        """Clocks and versions of the table and, of a sparse one, of the rows of `keys`.
+
+        Raises:
+            KeyListError: `keys` of a dense table, or no list of keys.
+        """
+        answers: list[Message] = self.worker.ask_all(Command.STATS, [self], finish=list)
+        said = {role_and_rank(a.meta.sender)[1]: a.meta.body for a in answers}
+        clocks = {rank: int(said[rank]["clock"]) for rank in sorted(said)}
+        version = {rank: tuple(said[rank]["versions"]) for rank in sorted(said)}
+        asked = np.empty(0, np.uint64) if keys is None else as_keys(keys, self.name)
+        found: list[Any] = []
+        if keys is not None:
+            if not isinstance(self, RemoteSparseTable):
+                raise KeyListError(self.name, "it is dense: it has no keys to tell of")
+            wanted = wanted_of((self, asked))
+            found = [a.arrays for a in self.worker.ask_owners(Command.META, wanted)]
+        return described(asked, clocks, version, found)
 
     def _count(self, answers: Sequence[Message]) -> int:
         return sum(int(answer.meta.body["count"]) for answer in answers)
@@ -139,6 +159,35 @@ class RemoteSparseTable(Table):
                     start[server] = go_on
                 if keys.size:
                     yield keys, values
+
+    def pull_changed(self, since: Version | None = None) -> Changed:
+        """Rows that changed after `since`, which an earlier call returned; None: all rows.
+
+        Rows that change meanwhile may be missing here: the next call has them. That rows are gone
+        is not told. A server that `since` does not know tells all of its rows.
+        """
+        keys, values = [np.empty(0, np.uint64)], [np.empty((0, self.dim), np.float32)]
+        version: dict[int, tuple[int, ...]] = {}
+        for server in self.worker.office.members(Role.SERVER):
+            rank = role_and_rank(server)[1]
+            some_keys, some_values, version[rank] = self._changed(server, (since or {}).get(rank))
+            keys += some_keys
+            values += some_values
+        return Changed(np.concatenate(keys), np.concatenate(values), version)
+
+    def _changed(
+        self, server: int, since: tuple[int, ...] | None
+    ) -> tuple[list[Keys], list[Values], tuple[int, ...]]:
+        """What has changed on one server, in parts, and until when."""
+        keys, values, start, until = [], [], 0, None
+        while start >= 0:
+            body = {"start": start, "count": _SCAN_ROWS, "since": since, "until": until}
+            answer = self.worker.ask_one(server, Command.CHANGED, self, body)
+            keys.append(answer.arrays[0])
+            values.append(answer.arrays[1])
+            start, until = int(answer.meta.body["next"]), answer.meta.body["until"]
+        assert until is not None, "a server said something"
+        return keys, values, tuple(until)
 
     def _scan(self, server: int, start: int) -> tuple[Keys, Values, int]:
         body = {"start": start, "count": _SCAN_ROWS}

@@ -31,6 +31,7 @@ _HOMES = {
     "kv.worker": ("KVWorker",),
     "kv.pairs": ("KVPairs", "KVMeta"),
     "kv.server": ("KVServer", "KVServerDefaultHandle"),
+    "kv.consistency.settings": ("Async", "DCAsync", "SSP", "Sync", "SemiSync"),
     "kv.optimizers": (
         "SGD",
         "Momentum",
@@ -86,6 +87,7 @@ _HOMES = {
         "KeyListError",
         "ValueShapeError",
         "LatePushError",
+        "VersionMismatchError",
         "ArenaFullError",
         "LeaseError",
         "TableError",
@@ -101,6 +103,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "FTRL",
     "SGD",
+    "SSP",
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -108,6 +111,7 @@ __all__ = [
     "AddressError",
     "AfterSightings",
     "ArenaFullError",
+    "Async",
     "BarrierError",
     "ByAge",
     "ByScore",
@@ -122,6 +126,7 @@ __all__ = [
     "Constant",
     "ConstantRate",
     "CosineDecay",
+    "DCAsync",
     "DamagedCheckpointError",
     "DeadNodeError",
     "DenseTable",
@@ -159,9 +164,11 @@ __all__ = [
     "Resumed",
     "RowwiseAdagrad",
     "SchedulerLostError",
+    "SemiSync",
     "SettingError",
     "SparseTable",
     "StepDecay",
+    "Sync",
     "TableConflictError",
     "TableError",
     "Uniform",
@@ -170,6 +177,7 @@ __all__ = [
     "UnsortedKeysError",
     "ValueShapeError",
     "VanError",
+    "VersionMismatchError",
     "Warmup",
     "WithProbability",
     "Worker",
@@ -222,6 +230,7 @@ if TYPE_CHECKING:
         DamagedCheckpointError,
         NoCheckpointError,
     )
+    from kv.consistency.settings import SSP, Async, DCAsync, SemiSync, Sync
     from kv.errors import (
         ArenaFullError,
         KeyListError,
@@ -239,6 +248,7 @@ if TYPE_CHECKING:
         UnknownTableError,
         UnsortedKeysError,
         ValueShapeError,
+        VersionMismatchError,
         WouldWaitError,
     )
     from kv.initializers import Constant, He, Normal, Uniform, Xavier, Zeros

@@ -15,6 +15,7 @@ import click
 
 from pslite import __version__
 from pslite.cli_checkpoint import checkpoint
+from pslite.cli_simulate import simulate
 from van.errors import PsliteError
 
 EXIT_ERROR = 2  # also click's own code for wrong usage
@@ -416,6 +417,7 @@ def stats(
 
 
 main.add_command(checkpoint)
+main.add_command(simulate)
 
 
 @main.command()

@@ -19,6 +19,7 @@ from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.chaos.config import ChaosConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
+from pslite.simulate.config import SimulateConfig
 from pslite.values import format_value, nearest, parse_value
 from van.config import SecurityConfig, VanConfig
 from van.errors import ConfigError
@@ -52,6 +53,7 @@ class JobConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
     chaos: ChaosConfig = field(default_factory=ChaosConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     app: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
 
     def section(self, name: str, owner: type[T]) -> T:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
+from kv.consistency.settings import Consistency
 from kv.executor import threads_of
 from kv.leases.desk import LeaseDesk
 from kv.placement_app import PlacementApp
@@ -52,7 +53,7 @@ class LocalNodes:
         self,
         servers: int,
         workers: int,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         seed: int = 1,
         server_app: Callable[[Postoffice], object] | None = None,
         run_dir: Path | None = None,

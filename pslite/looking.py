@@ -110,6 +110,9 @@ def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> st
     rows = [_HEADINGS, *(_row(table, parts) for table, parts in chosen.items())]
     text = [columns(rows, left=4)]
     for table, parts in chosen.items():
+        if delays := staleness(parts):
+            listing = ", ".join(f"{label}: {counted(pushes)}" for label, pushes in delays.items())
+            text.append(f"staleness of pushes to {table} (updates: pushes): {listing}")
         if top := most_used(parts):
             listing = ", ".join(f"{key} ({counted(shows)})" for key, shows in top)
             text.append(f"most used keys of {table} (pushes): {listing}")
@@ -156,6 +159,13 @@ def most_used(parts: list[Report], count: int = MOST_USED) -> list[tuple[int, fl
     """The keys with the most pushes, of all servers, most used first."""
     pairs = [(int(key), float(shows)) for part in parts for key, shows in part["top"]]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:count]
+
+
+def staleness(parts: list[Report]) -> dict[str, int]:
+    """How many pushes to a table were how stale, of all servers, the freshest first."""
+    from kv.consistency.staleness import together
+
+    return together(part.get("staleness", {}) for part in parts)
 
 
 def share(hits: float, misses: float) -> str:

@@ -133,6 +133,9 @@ def _run_scheduler(settings: NodeSettings) -> None:
     PlacementApp(office, settings.job.cluster.replicas)
     if chaos is not None:
         chaos.watch(office)
+    sync = settings.job.param_sync
+    for key in sync.unused:  # said by one node of the job
+        log.warning("[param_sync] %s is set, but mode %s does not use it", key, sync.mode)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         office.start()
@@ -188,11 +191,12 @@ def _run_server(settings: NodeSettings) -> None:
     try:
         tables = TableServer(
             office,
-            job.param_sync.mode,
+            job.param_sync.consistency,
             job.run.seed,
             job.server.key_cache,
             threads_of(job.server.threads),
             job.server.spill_dir,
+            job.param_sync.max_staleness,
         )
         CheckpointServer(
             office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank

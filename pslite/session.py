@@ -24,6 +24,7 @@ from pslite.node import make_office, run_node, set_up_logging
 from van.errors import ConfigError
 
 if TYPE_CHECKING:
+    from kv.consistency.settings import Consistency
     from kv.remote_worker import RemoteWorker
     from pslite.local_nodes import LocalNodes
 
@@ -34,7 +35,7 @@ def connect(
     *,
     local: bool = False,
     servers: int = 1,
-    mode: str = "async",
+    mode: str | Consistency = "async",
     seed: int = 1,
     env: Mapping[str, str] | None = None,
 ) -> RemoteWorker:
@@ -71,11 +72,13 @@ def connect(
     job = settings.job
     worker = RemoteWorker(
         office,
-        job.param_sync.mode,
+        job.param_sync.consistency,
         job.run.seed,
         key_cache=job.server.key_cache,
         key_deltas=job.param_sync.key_deltas,
         may_move=job.cluster.replicas > 0,
+        max_staleness=job.param_sync.max_staleness,
+        retry=job.param_sync.retry,
     )
     try:
         office.start()
@@ -124,7 +127,7 @@ def _close_at_exit(worker: RemoteWorker) -> None:
 def local_cluster(
     servers: int = 1,
     workers: int = 1,
-    mode: str = "async",
+    mode: str | Consistency = "async",
     seed: int = 1,
     server_app: ServerApp | None = None,
     run_dir: Path | None = None,
@@ -134,7 +137,7 @@ def local_cluster(
 
     Args:
         servers, workers: how many of each.
-        mode: of tables that name none: `async` or `sync`.
+        mode: of tables that name none: a name, or a mode with settings such as `pslite.SSP(2)`.
         seed: of initial values.
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
         run_dir: a folder that gets the ledger of what workers read by `worker.shards`.

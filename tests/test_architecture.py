@@ -47,7 +47,7 @@ OWNERS = {
     "xxhash": ["feature_extract.*", "apps.*"],
     "fsspec": ["kv.checkpoint.places"],
     "tqdm": ["sample.*", "feature_extract.*", "apps.*", "pslite.*"],
-    "matplotlib": ["apps.*", "pslite.bench.*"],
+    "matplotlib": ["apps.*", "pslite.bench.*", "pslite.simulate.plot"],
 }
 TEST_ONLY = {"pytest", "hypothesis", "sklearn", "psutil", "scipy"}
 

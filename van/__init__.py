@@ -14,5 +14,7 @@ local_lane      nodes of one host: Unix sockets and shared memory
     lane_connection, lane_sender, lane_receiver, lane_packets
     shared_memory, slabs
 loopback        a seeded network in one process, for tests
+wires           how long messages take between lines of latency and bandwidth
+virtual         a network in one process that keeps to them, on a virtual clock
 config, errors
 """

@@ -28,7 +28,7 @@ from van.faults import Delayed, FaultPlan
 from van.message import Message
 from van.timers import NEVER, Timers
 
-_LONGEST_IDLE = 3600.0  # seconds in which only timers were called: whoever waits, waits for ever
+LONGEST_IDLE = 3600.0  # seconds in which only timers were called: whoever waits, waits for ever
 
 
 class DeadlockError(VanError):
@@ -39,7 +39,7 @@ class _Killed(BaseException):
     """Unwinds a program that was killed; no handler of errors takes it for one."""
 
 
-class _Program:
+class Program:
     """One node's program: a thread that runs only while it holds the baton."""
 
     def __init__(self, name: str, run: Callable[[], None], network: LoopbackNetwork) -> None:
@@ -79,6 +79,14 @@ class _Program:
             raise DeadlockError("the network was stopped")
 
 
+def as_sent(message: Message, config: VanConfig) -> list[Buffer]:
+    """The frames of a message, in memory of their own: the sender may change its arrays."""
+    return [
+        frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
+        for frame in encode(message, config)
+    ]
+
+
 class LoopbackNetwork:
     """Holds the messages under way and decides what happens next.
 
@@ -101,8 +109,8 @@ class LoopbackNetwork:
         self._links: dict[tuple[str, str], deque[list[Buffer]]] = {}
         self._delayed = Delayed()
         self._vans: dict[str, LoopbackVan] = {}
-        self._programs: list[_Program] = []
-        self._current: _Program | None = None
+        self._programs: list[Program] = []
+        self._current: Program | None = None
         self._frozen: set[str] = set()
         self._last_event = 0.0  # when something else than a timer or what it sent happened
         self._is_running = False
@@ -116,7 +124,7 @@ class LoopbackNetwork:
 
     def spawn(self, name: str, run: Callable[[], None]) -> None:
         """Add a program; it starts with `run_all`, or at once where that is under way."""
-        program = _Program(name, run, self)
+        program = Program(name, run, self)
         self._programs.append(program)
         if self._is_running:
             program.thread.start()
@@ -192,12 +200,12 @@ class LoopbackNetwork:
         still = [van for p in self._programs if p.name in self._frozen for van in p.vans]
         return {address: van for address, van in self._vans.items() if van not in still}
 
-    def _can_go_on(self, program: _Program) -> bool:
+    def _can_go_on(self, program: Program) -> bool:
         if program.name in self._frozen:
             return program.is_killed
         return program.is_killed or program.ready() or self._overdue(program)
 
-    def _overdue(self, program: _Program) -> bool:
+    def _overdue(self, program: Program) -> bool:
         return program.deadline is not None and self.now >= program.deadline
 
     def _advance_time(self) -> None:
@@ -207,7 +215,7 @@ class LoopbackNetwork:
         timers = [van.timers.next_due for van in vans if van.timers.next_due < NEVER]
         if self._delayed.next_due is not None:
             timers.append(self._delayed.next_due)
-        if not deadlines and self.now - self._last_event < _LONGEST_IDLE:
+        if not deadlines and self.now - self._last_event < LONGEST_IDLE:
             deadlines = timers
         if not deadlines:
             waiting = ", ".join(p.name for p in self._programs if not p.ended)
@@ -217,7 +225,7 @@ class LoopbackNetwork:
         for link, frames in self._delayed.due(self.now):
             self._links.setdefault(link, deque()).append(frames)
 
-    def _resume(self, program: _Program) -> None:
+    def _resume(self, program: Program) -> None:
         self.baton.clear()
         self._current = program
         program.baton.set()
@@ -269,11 +277,7 @@ class LoopbackNetwork:
 
     def post(self, source: str, target: str, message: Message) -> None:
         """Put a message on its way, through the codec as on a real network."""
-        frames = encode(message, self.config)
-        copied: list[Buffer] = [
-            frame if isinstance(frame, (bytes, bytearray, memoryview)) else frame.tobytes()
-            for frame in frames
-        ]
+        copied = as_sent(message, self.config)
         link = (source, target)
         for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
             if after:

@@ -1,7 +1,7 @@
-"""Sizes and times as people write them: `64KB`, `1MiB`, `100ms`, `5min`.
+"""Sizes, times, bandwidths and shares as people write them: `64KB`, `100ms`, `10Gbit`, `5%`.
 
-To a program `Seconds` is a float and `NBytes` an int. The annotation tells whoever reads a
-settings file which units its text may carry.
+To a program `NBytes` is an int and the others are floats, in bytes, seconds, bits a second, and
+parts of 1. The annotation tells whoever reads a settings file which units its text may carry.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class Unit:
     base: str
     scales: tuple[tuple[str, Decimal], ...]  # by falling size, the base unit among them
     is_whole: bool
+    example: str
 
     @property
     def accepted(self) -> str:
-        return ", ".join(symbol for symbol, _ in self.scales)
+        return ", ".join(symbol for symbol, _ in self.scales if symbol)
 
 
 BYTES = Unit(
@@ -42,6 +43,7 @@ BYTES = Unit(
         ("B", Decimal(1)),
     ),
     is_whole=True,
+    example="64KB or 1MiB",
 )
 SECONDS = Unit(
     "time",
@@ -55,13 +57,35 @@ SECONDS = Unit(
         ("us", Decimal("1e-6")),
     ),
     is_whole=False,
+    example="2s or 100ms",
+)
+BITS = Unit(
+    "bandwidth",
+    "bit",
+    (
+        ("Gbit", Decimal(10**9)),
+        ("Mbit", Decimal(10**6)),
+        ("Kbit", Decimal(1000)),
+        ("bit", Decimal(1)),
+    ),
+    is_whole=False,
+    example="10Gbit or 100Mbit",
+)
+SHARES = Unit(
+    "share",
+    "",
+    (("", Decimal(1)), ("%", Decimal("0.01"))),
+    is_whole=False,
+    example="5% or 0.05",
 )
 
 NBytes = Annotated[int, BYTES]
 Seconds = Annotated[float, SECONDS]
+Bandwidth = Annotated[float, BITS]
+Share = Annotated[float, SHARES]
 
 # Few digits on purpose: "1e999999999" would otherwise be a whole number to compute for ever.
-_QUANTITY = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)")
+_QUANTITY = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z%]*)")
 
 
 def parse_quantity(text: str, unit: Unit) -> float | int:
@@ -75,8 +99,7 @@ def parse_quantity(text: str, unit: Unit) -> float | int:
     """
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
-        example = "64KB or 1MiB" if unit.is_whole else "2s or 100ms"
-        raise ValueError(f"expected a {unit.name} such as {example}, got {text!r}")
+        raise ValueError(f"expected a {unit.name} such as {unit.example}, got {text!r}")
     number, symbol = Decimal(match[1]), match[2] or unit.base
     for name, scale in unit.scales:
         if name.lower() == symbol.lower():

@@ -68,6 +68,8 @@ def train_command(
     job_config = cluster_config(cluster, cluster_overrides, servers, workers, sync)
     job_config = named_after(out, job_config)
     job_config.checkpoint.require_times()
+    for key in job_config.param_sync.unused:
+        warn(f"[param_sync] {key} is set, but mode {job_config.param_sync.mode} does not use it")
     if mode == "cluster":
         check_size(job_config)
         check_failures(job_config, cluster)
@@ -92,7 +94,7 @@ def train_command(
             mode=mode,
             servers=0 if mode == "local" else job_config.cluster.servers,
             workers=job_config.cluster.workers,
-            sync=job_config.param_sync.mode == "sync",
+            consistency=job_config.param_sync.consistency,
             seed=job_config.run.seed,
             checkpoint=job_config.checkpoint,
             warnings=tuple(warnings),
@@ -107,7 +109,7 @@ def train_command(
         )
     keep_description(job.train.parent, run)
     test = "no test data" if job.test is None else f"test {job.test}"
-    say(f"mode {mode}, {job.table_mode}, {job.workers} workers, seed {job.seed}")
+    say(f"mode {mode}, {job.consistency}, {job.workers} workers, seed {job.seed}")
     say(f"train {job.train}, {test}")
     return run_job(job, job_config, say)
 

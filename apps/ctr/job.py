@@ -19,6 +19,7 @@ from apps.ctr.errors import SavedModelError
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
 from apps.ctr.output import replacing, writing
 from kv.checkpoint.config import CheckpointConfig
+from kv.consistency.settings import Async, Consistency, Sync
 from kv.leases.ledger import FILE as LEDGER
 
 MODES = ("local", "threads", "cluster")
@@ -74,7 +75,7 @@ class TrainJob:
     Attributes:
         train, test: files of final features; `test` may be None.
         mode: local (one process, no network), threads or cluster (processes).
-        sync: whether the tables wait for all workers in each step.
+        consistency: when pushes count, and who waits for whom.
         seed: of initial values.
         checkpoint: where the job is saved, and what it goes on from.
         warnings: what looked like a mistake in the ini files, to be repeated at the end.
@@ -87,19 +88,20 @@ class TrainJob:
     mode: str = "local"
     servers: int = 1
     workers: int = 1
-    sync: bool = False
+    consistency: Consistency = field(default_factory=Async)
     seed: int = 1
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     warnings: tuple[str, ...] = ()
 
     @property
-    def table_mode(self) -> str:
-        """What tables call it."""
-        return "sync" if self.sync else "async"
+    def sync(self) -> bool:
+        """Whether each step is of all workers, who share its batch; else batches are each one's."""
+        return isinstance(self.consistency, Sync)
 
     def write(self) -> None:
         """Leave the job in its run folder, where `read_job` finds it."""
         found = {**vars(self), "conf": self.conf.as_dict(), "run": str(self.run.path)}
+        found["consistency"] = self.consistency.to_dict()
         found["checkpoint"] = dict(vars(self.checkpoint))
         found |= {"train": str(self.train), "test": self.test and str(self.test)}
         write_json(self.run.job, found)
@@ -118,6 +120,7 @@ def read_train_job(run: Path) -> TrainJob:
         raise SavedModelError(run, f"{folder.job} cannot be read: {error}") from error
     found["conf"] = model_config(plain_sections(found["conf"]), file=str(folder.job))
     found |= {"run": folder, "train": Path(found["train"])}
+    found["consistency"] = Consistency.from_dict(found.get("consistency", {"name": "async"}))
     found["checkpoint"] = CheckpointConfig(**found.get("checkpoint", {}))
     found["warnings"] = tuple(found.get("warnings", ()))
     return TrainJob(**{**found, "test": found["test"] and Path(found["test"])})

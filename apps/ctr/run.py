@@ -114,7 +114,7 @@ def _run_here(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
     ledger = Ledger(job.run.ledger, secrets.token_hex(8), time.time)
-    cluster = LocalCluster(job.workers, job.table_mode, job.seed, record=ledger.record)
+    cluster = LocalCluster(job.workers, job.consistency, job.seed, record=ledger.record)
     workers: list[Worker] = [cluster.worker(rank) for rank in range(job.workers)]
     progress = _progress(job, data, say)
     try:
@@ -137,7 +137,7 @@ def _run_threads(job: TrainJob, say: Say) -> None:
     torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
     nodes = pslite.local_cluster(
-        job.servers, job.workers, job.table_mode, job.seed, run_dir=job.run.path
+        job.servers, job.workers, job.consistency, job.seed, run_dir=job.run.path
     )
     with nodes as cluster:
         cluster.run(lambda worker: _work(job, worker, data, test, say))
@@ -193,7 +193,7 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
     remarks = [result.remark, test.remark if test else "no test data"]
     return {
         "mode": job.mode,
-        "param_sync": job.table_mode,
+        "param_sync": job.consistency.name,
         "servers": job.servers,
         "workers": job.workers,
         "model": job.conf.net.model,

@@ -181,6 +181,7 @@ def train_worker(
             listener(step)
         keeper.at_step(trail)
     keeper.close()
+    worker.finish()  # or who has taken more steps, or is in an open round, would be waited for
     portion.step_seconds = dict(learner.clock.seconds)
     worker.barrier("model is trained")
     if test is not None:
@@ -231,6 +232,7 @@ def train_together(
         for rank in list(running):
             step = next(runs[rank], None)
             if step is None:
+                workers[rank].finish()
                 running.remove(rank)
                 continue
             portions[rank].add(step)

@@ -9,21 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Due, Mode, Update
+from kv.consistency.base import Context, Due, Mode, Update
+from kv.consistency.settings import Async
 
 
 class Asynchronous(Mode):
     """The clock counts the pushes applied, empty ones included, further pieces of one left out."""
 
-    name: ClassVar[str] = "async"
+    name: ClassVar[str] = Async.name
     holds: ClassVar[bool] = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        settings = context.settings
+        self._slows_down = isinstance(settings, Async) and bool(settings.lr_by_staleness)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         self.clock += not update.is_rest
         clock = max(0, self.clock - 1)
-        return (
-            Update(update.keys, update.grads, update.weight, clock, update.is_rest, update.push),
-        )
+        rate = 1.0
+        if self._slows_down and update.base >= 0:
+            rate = 1.0 / max(1, clock - update.base)
+        return (update._replace(clock=clock, rate=rate),)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return True

@@ -8,15 +8,22 @@ up and applies: `due`, `total` and `settled`.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kv.consistency.progress import Progress
+from kv.consistency.settings import Async, Consistency
+from kv.store.delay import Delay
 from van.message import Meta
+
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
 
 
 class Update(NamedTuple):
@@ -26,41 +33,74 @@ class Update(NamedTuple):
     push counts in a weighted mean; clock: of a step, the number of steps of the table before it,
     as schedules and roundings count them; is_rest: a further piece of a push that was cut, with
     other keys, which counts no step of its own; push: the header of the request, where copies of
-    rows are kept, which must recognise it.
+    rows are kept, which must recognise it; base: of a push, the table's clock here that its
+    worker knew when it computed, -1 where that is not known; rate: what the learning rate is
+    multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
+    where that is not known, and lam: how much their delay is compensated (`dc_async`).
     """
 
-    keys: NDArray[np.uint64]
-    grads: NDArray[np.float32]
+    keys: Keys
+    grads: Values
     weight: float = 1.0
     clock: int = 0
     is_rest: bool = False
     push: Meta | None = None
+    base: int = -1
+    rate: float = 1.0
+    seen: Values | None = None
+    lam: np.float32 = np.float32(0)
+
+    @property
+    def delay(self) -> Delay | None:
+        """What its delay does to its step; None: nothing."""
+        if self.rate == 1.0 and self.seen is None:
+            return None
+        return Delay(self.rate, self.seen, self.lam)
 
 
 Kept = tuple[int, int, Update]
-"""A push that a mode keeps: the worker's rank, its step, the push."""
+"""A push that a mode keeps: the worker's rank, the round it is kept for, the push."""
 
 Due = Any
 """Something that a mode has held back and that is to be applied now; the mode's own type."""
 
 
-class Mode(ABC):
-    """One table's consistency.
+_ASYNC = Async()
 
-    `clock` only grows; what it counts is the mode's own: updates (async) or rounds (sync).
+
+@dataclass(frozen=True)
+class Context:
+    """What a mode is made of.
 
     Args:
         table: its name, for errors.
         progress: how far the workers are; the engine keeps it and asks what is `due` after it has
             changed.
         aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
+        settings: the mode's own.
+        now: the time in seconds, for modes with time-outs.
+    """
+
+    table: str
+    progress: Progress
+    aggregator: str = "sum"
+    settings: Consistency = _ASYNC
+    now: Callable[[], float] = time.monotonic
+
+
+class Mode(ABC):
+    """One table's consistency.
+
+    `clock` only grows; what it counts is the mode's own: updates (async) or rounds (sync).
     """
 
     name: ClassVar[str]
     holds: ClassVar[bool]  # whether pushes may be kept: their arrays must not change then
+    notes_pulls: ClassVar[bool] = False  # whether it wants to know what pulls are answered with
 
-    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
-        self.table, self.progress, self.aggregator = table, progress, aggregator
+    def __init__(self, context: Context) -> None:
+        self.table, self.progress, self.now = context.table, context.progress, context.now
+        self.aggregator = context.aggregator
         self.clock = 0
         self.held = 0  # floats in pushes that are kept
 
@@ -71,6 +111,10 @@ class Mode(ABC):
         """
         return
 
+    def round_of(self, rank: int, step: int) -> int | None:
+        """The round that such a push is kept for; None: it will not be kept. Before `on_push`."""
+        return step
+
     @abstractmethod
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         """Worker `rank`, in its step number `step`, pushes `update`, which may be empty.
@@ -78,13 +122,22 @@ class Mode(ABC):
         Called after `check_push`. Returns what to apply now.
         """
 
+    def on_pull(self, rank: int, keys: Keys, values: Values) -> None:  # noqa: B027 (few care)
+        """Worker `rank` is answered with `values`; called only where `notes_pulls`. Any thread."""
+
     @abstractmethod
     def may_pull(self, rank: int, step: int) -> bool:
         """Whether worker `rank`, which has completed `step` steps, may be answered now."""
 
+    @property
+    def due_at(self) -> float | None:
+        """The time at which something may be due though no worker ends a step; None: never."""
+        return None
+
     @abstractmethod
     def due(self) -> Sequence[Due]:
-        """Take out what is to be applied now that a worker has ended a step or finished.
+        """Take out what is to be applied now that a worker has ended a step or finished, or
+        that it is `due_at`.
 
         In this order, each by way of `total`; then comes `settled`. Nobody calls `due` between.
         """
@@ -96,15 +149,20 @@ class Mode(ABC):
         """
         raise AssertionError(f"mode {self.name} holds nothing back")
 
-    def settled(self) -> None:
-        """What was due has been applied: the clock moves on, and pulls may be answered."""
-        return
+    def settled(self) -> bool:
+        """What was due has been applied: the clock moves on. Whether pulls may be answered now
+        that could not be before."""
+        return False
 
     def close(self) -> list[Update]:
         """All three steps, for one who applies the result before anybody pulls."""
         updates = [self.total(due) for due in self.due()]
         self.settled()
         return [update for update in updates if update.keys.size]
+
+    def counts(self) -> dict[str, int]:
+        """What there is to tell of this mode alone."""
+        return {}
 
     def resume(self, clock: int) -> None:
         """Go on from the clock of a checkpoint, with nothing held back; progress is resumed."""

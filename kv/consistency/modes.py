@@ -1,15 +1,20 @@
-"""Modes by name. A new one is a class beside this file, a line here, and its name in `kv.spec`."""
+"""Modes by name. A new one is a class beside this file, its settings, and a line here."""
 
 from __future__ import annotations
 
 from kv.consistency.asynchronous import Asynchronous
-from kv.consistency.base import Mode
-from kv.consistency.progress import Progress
+from kv.consistency.base import Context, Mode
+from kv.consistency.bounded import StaleSynchronous
+from kv.consistency.compensated import DelayCompensated
+from kv.consistency.semi_sync import SemiSynchronous
 from kv.consistency.sync import Synchronous
 
-MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Asynchronous, Synchronous)}
+MODES: dict[str, type[Mode]] = {
+    mode.name: mode
+    for mode in (Asynchronous, DelayCompensated, StaleSynchronous, Synchronous, SemiSynchronous)
+}
 
 
-def mode_of(name: str, table: str, progress: Progress, aggregator: str = "sum") -> Mode:
-    """The mode `name` for one table, with its `aggregator` (`TableSpec` has checked both)."""
-    return MODES[name](table, progress, aggregator)
+def mode_of(context: Context) -> Mode:
+    """The mode of one table that its settings say."""
+    return MODES[context.settings.name](context)

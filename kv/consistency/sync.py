@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kv.consistency.base import Due, Kept, Mode, Update
-from kv.consistency.progress import Progress
+from kv.consistency.base import Context, Due, Kept, Mode, Update
 from kv.consistency.rounds import Round, aggregated
 from kv.errors import LatePushError
 
@@ -25,8 +24,8 @@ class Synchronous(Mode):
     name: ClassVar[str] = "sync"
     holds: ClassVar[bool] = True
 
-    def __init__(self, table: str, progress: Progress, aggregator: str = "sum") -> None:
-        super().__init__(table, progress, aggregator)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.clock = self._target()
         self.rounds: dict[int, Round] = {}
         self._settling = self.clock  # the clock when all that is due has been applied
@@ -86,8 +85,10 @@ class Synchronous(Mode):
         number, pushes, workers = due
         return aggregated(self.aggregator, pushes, workers, number)
 
-    def settled(self) -> None:
+    def settled(self) -> bool:
+        has_closed = self._settling > self.clock
         self.clock = max(self.clock, self._settling)
+        return has_closed
 
     def resume(self, clock: int) -> None:
         self.clock = self._settling = self._target()

@@ -30,6 +30,7 @@ from van.message import Kind, Message, Meta, answer_to
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
+STALE = "VersionMismatchError"  # likewise, of a push whose worker says so
 
 
 class Desk:
@@ -232,7 +233,7 @@ class Desk:
                 kept = answer if answer.meta.body is not None else None
                 if meta.cmd not in PUSHES:  # those were noted when they were applied
                     self.windows.record(stream, meta, self._extent(message), answer=kept)
-            elif error[0] != NOT_DONE:
+            elif error[0] != NOT_DONE and not (error[0] == STALE and _comes_again(meta)):
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
 
@@ -292,6 +293,10 @@ class Desk:
     def gate(self, slots: Mask) -> None:
         """Take no more requests about these slots: they are on their way to another server."""
         self._gated = slots if slots.any() else None
+
+
+def _comes_again(meta: Meta) -> bool:
+    return bool(meta.body and meta.body.get("again"))
 
 
 def _have_come(stream: Stream, after: Sequence[Any]) -> bool:

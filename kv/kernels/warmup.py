@@ -18,6 +18,7 @@ import numpy as np
 from kv.kernels import (
     batches,
     bloom,
+    delay,
     deltas,
     digest,
     halves,
@@ -47,7 +48,7 @@ MODULES = (
         "adagrad",
         "rowwise",
     ),
-    *("adam", "rmsprop", "adadelta", "ftrl"),
+    *("adam", "rmsprop", "adadelta", "ftrl", "delay"),
 )
 
 
@@ -157,6 +158,7 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
     rows.gather_or_zero(data, found, out)
     _warm_records(keys, found, data)
     _warm_halves(data, found, keys, values, out)
+    delay.compensate(data, dim, found, values, values, np.float32(1), out)
     for variant in _variants(optimizer):
         update = updates.update_of(variant, is_whole=True)
         wide = np.zeros((keys.size, dim + variant.state_floats(dim)), np.float32)

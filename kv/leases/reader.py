@@ -52,6 +52,8 @@ class Shards:
         line: the way to the leases.
         data: the data set.
         settle: returns when this worker's pushes are answered.
+        rest: called when others work on the last pieces and there is none for this worker: they may
+            take more steps than it has, and must not wait for it meanwhile.
 
     Attributes:
         has_begun: whether a piece had been given away when this was made: a program that is started
@@ -60,9 +62,15 @@ class Shards:
             waited for something.
     """
 
-    def __init__(self, line: Line, data: DataSet, settle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        data: DataSet,
+        settle: Callable[[], None],
+        rest: Callable[[], None] = lambda: None,
+    ) -> None:
         self.data = data
-        self._line, self._settle = line, settle
+        self._line, self._settle, self._rest = line, settle, rest
         self.has_begun = line.open(data)
         self.meanwhile: Callable[[], bool] = lambda: False
         self._piece: Piece | None = None
@@ -77,8 +85,12 @@ class Shards:
             if answer.piece is not None:
                 self._piece = answer.piece
                 return answer.piece
+            if answer.is_over:
+                raise StopIteration
+            if self.data.parts == 1:  # else all take the same steps, and nobody is ahead
+                self._rest()
             # Others are at work on the rest, and may die over it.
-            if answer.is_over or not (self.meanwhile() or self._line.pause()):
+            if not (self.meanwhile() or self._line.pause()):
                 raise StopIteration
 
     def seen(self, records: int) -> None:

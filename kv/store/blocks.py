@@ -22,6 +22,7 @@ from kv.fairlock import FairLock
 from kv.kernels.jit import frozen
 from kv.placement import NUM_SLOTS, slot_of
 from kv.spec import TableSpec, dense_keys
+from kv.store.delay import Delay
 from kv.store.rows import RowBatch, Slots
 from kv.store.sparse import SparseStore
 from kv.store.stats import StoreStats
@@ -91,6 +92,11 @@ class Blocks:
         """Grows with every change."""
         return self.store.version
 
+    @property
+    def versions(self) -> list[int]:
+        """Of its only part."""
+        return [self.store.version]
+
     def pull(self, out: Values) -> Values:
         """All blocks into `out`, float32 of `shape`: the array between two pushes."""
         with self.lock:
@@ -128,14 +134,20 @@ class Blocks:
         return None if numbers.size == self.numbers.size else places
 
     def push(
-        self, grads: Values, clock: int, places: Places = None, cause: Cause = _NO_CAUSE
+        self,
+        grads: Values,
+        clock: int,
+        places: Places = None,
+        cause: Cause = _NO_CAUSE,
+        delay: Delay | None = None,
     ) -> None:
         """One optimiser step on all blocks, or those at `places`; the caller holds the lock."""
         if places is None:
-            self.store.push(self.keys, grads, clock, rows=self.rows)
+            self.store.push(self.keys, grads, clock, rows=self.rows, delay=delay)
         else:
             assert self.rows is not None
-            self.store.push(self.keys[places], grads, clock, rows=self.rows[places])
+            keys, rows = self.keys[places], self.rows[places]
+            self.store.push(keys, grads, clock, rows=rows, delay=delay)
         if self.log is not None:
             self.log.changed(self.store, self._rising(places), cause)
 

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from kv.initializers import table_seed
 from kv.kernels import halves
 from kv.kernels import rows as kernels
+from kv.kernels.delay import compensate
 from kv.kernels.jit import frozen
 from kv.kernels.updates import update_of
 from kv.spec import TableSpec
+from kv.store.delay import Delay
 
 BLOCK = 1 << 15  # floats of rows widened at a time: they stay in the cache
 
@@ -70,9 +72,38 @@ class FloatRows:
         """The optimiser's state as in a new row."""
         kernels.reset_state(data, rows, self.state_at, self._state)
 
-    def update(self, data: Values, keys: Keys, rows: Rows, grads: Values, clock: int) -> None:
-        """One optimiser step, at the table's `clock`, on the rows of `keys`; grads as weights."""
-        self.step(data, self.dim, rows, grads, clock)
+    def update(
+        self,
+        data: Values,
+        keys: Keys,
+        rows: Rows,
+        grads: Values,
+        clock: int,
+        delay: Delay | None = None,
+    ) -> None:
+        """One optimiser step, at the table's `clock`, on the rows of `keys`; grads as weights.
+
+        Args:
+            delay: of the gradients, if that changes the step.
+        """
+        if delay is None:
+            self.step(data, self.dim, rows, grads, clock)
+            return
+        grads = self._corrected(data, rows, grads, delay)
+        rate, scale = self._rate(clock, delay), self.step.scale(grads)
+        self.step.apply(data, self.dim, rows, grads, rate, scale)
+
+    def _corrected(self, data: Values, rows: Rows, grads: Values, delay: Delay) -> Values:
+        """The gradients as the rows' weights have moved since they were computed."""
+        if delay.seen is None:
+            return grads
+        out = np.empty_like(grads)
+        compensate(data, self.dim, rows, grads, frozen(delay.seen), delay.lam, out)
+        return frozen(out)
+
+    def _rate(self, clock: int, delay: Delay | None) -> np.float32:
+        rate = self.step.rate(clock)
+        return rate if delay is None else np.float32(rate * np.float32(delay.rate))
 
     @staticmethod
     def _slots(dim: int) -> int:
@@ -109,11 +140,21 @@ class HalfRows(FloatRows):
         halves.scatter_halves(data, rows, values)
         self.reset_state(data, rows)
 
-    def update(self, data: Values, keys: Keys, rows: Rows, grads: Values, clock: int) -> None:
+    def update(
+        self,
+        data: Values,
+        keys: Keys,
+        rows: Rows,
+        grads: Values,
+        clock: int,
+        delay: Delay | None = None,
+    ) -> None:
+        if delay is not None:
+            grads = self._corrected(data, rows, grads, delay)
         width = self.dim + self.floats - self.state_at
         block = min(max(1, BLOCK // width), rows.size)
         wide, places = np.empty((block, width), np.float32), np.arange(block)
-        rate, scale = self.step.rate(clock), self.step.scale(grads)
+        rate, scale = self._rate(clock, delay), self.step.scale(grads)
         for start in range(0, rows.size, block):
             part = slice(start, start + block)
             mine, taken = rows[part], wide[: rows.size - start]
@@ -121,6 +162,13 @@ class HalfRows(FloatRows):
             self.step.apply(taken, self.dim, places[: mine.size], grads[part], rate, scale)
             stamp = self._seed, np.uint64(clock)
             halves.put_rows(data, mine, keys[part], self.dim, taken, *stamp)
+
+    def _corrected(self, data: Values, rows: Rows, grads: Values, delay: Delay) -> Values:
+        if delay.seen is None:
+            return grads
+        weights = np.empty((rows.size, self.dim), np.float32)
+        self.gather(data, rows, weights)
+        return super()._corrected(weights, np.arange(rows.size), grads, delay)
 
     def _initial(self, data: Values, rows: Rows, keys: Keys) -> None:
         """Initial weights of `keys`, rounded to nearest, into rows of `data`."""

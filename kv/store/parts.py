@@ -29,6 +29,7 @@ from kv.kernels.slots import group_by_owner
 from kv.placement import NUM_SLOTS, slot_of
 from kv.spec import TableSpec
 from kv.store import arena
+from kv.store.delay import Delay, part_of
 from kv.store.rows import RowBatch, Slots
 from kv.store.sparse import BATCH, SparseStore
 from kv.store.stats import StoreStats
@@ -129,7 +130,9 @@ class Piece:
                 self._rows[start, keys.size] = rows
         return rows
 
-    def push(self, keys: Keys, grads: Values, clock: int, start: int = 0) -> None:
+    def push(
+        self, keys: Keys, grads: Values, clock: int, start: int = 0, delay: Delay | None = None
+    ) -> None:
         """One optimiser step on `keys`, which begin at `start` of this piece; the lock is held.
 
         What is to be learned comes from the push itself: its look-up notes versions and times in
@@ -137,7 +140,7 @@ class Piece:
         """
         store, rows = self.part.store, self._known(keys, start)
         generation = store.generation
-        found = store.push(keys, grads, clock, rows)
+        found = store.push(keys, grads, clock, rows, None, delay)
         if self._rows is not None and found is not None and store.generation == generation:
             self._rows[start, keys.size] = found
 
@@ -217,7 +220,14 @@ class Parts:
     @property
     def version(self) -> int:
         """Grows with every change."""
+        if self._all is not None:
+            return self.parts[0].store.version
         return sum(part.store.version for part in self.parts)
+
+    @property
+    def versions(self) -> list[int]:
+        """Of each part, what its rows' versions are counted by."""
+        return [part.store.version for part in self.parts]
 
     def cut(self, keys: Keys, learns: bool = False) -> Cut:
         """Which parts the keys lie in; the cut of a list that comes again may learn."""
@@ -255,14 +265,22 @@ class Parts:
         yield from beside([self._pull_piece(piece, keys, create, out) for piece in cut])
 
     def push(
-        self, keys: Keys, grads: Values, clock: int, cut: Cut, cause: Cause = _NO_CAUSE
+        self,
+        keys: Keys,
+        grads: Values,
+        clock: int,
+        cut: Cut,
+        cause: Cause = _NO_CAUSE,
+        delay: Delay | None = None,
     ) -> Turns[None]:
         """One optimiser step on the rows of `keys`.
 
         Rows that are gone by now are left out where the table makes none. Where copies are kept, a
         part's rows change all at once, so that the copy has all of them, and knows of it, or none.
         """
-        yield from beside([self._push_piece(piece, keys, grads, clock, cause) for piece in cut])
+        yield from beside(
+            [self._push_piece(piece, keys, grads, clock, cause, delay) for piece in cut]
+        )
 
     def assign(self, keys: Keys, values: Values) -> Turns[None]:
         """Set rows outright."""
@@ -469,7 +487,13 @@ class Parts:
             yield
 
     def _push_piece(
-        self, piece: Piece, keys: Keys, grads: Values, clock: int, cause: Cause
+        self,
+        piece: Piece,
+        keys: Keys,
+        grads: Values,
+        clock: int,
+        cause: Cause,
+        delay: Delay | None,
     ) -> Turns[None]:
         is_logged = self.log is not None
         if not is_logged:
@@ -481,8 +505,9 @@ class Parts:
             else:
                 given = np.empty((mine.size, self.dim), np.float32)
                 expand(frozen(grads), piece.places[some], given)
+            late = part_of(delay, some if piece.places is None else piece.places[some])
             with piece.part.lock:
-                _push_known(piece, mine, given, clock, some.start)
+                _push_known(piece, mine, given, clock, some.start, late)
                 if self.log is not None:
                     self.log.changed(piece.part.store, mine, cause)
             yield
@@ -497,13 +522,15 @@ def beside(pieces: Sequence[Turns[None]]) -> Turns[None]:
             yield from piece
 
 
-def _push_known(piece: Piece, keys: Keys, grads: Values, clock: int, start: int) -> None:
+def _push_known(
+    piece: Piece, keys: Keys, grads: Values, clock: int, start: int, delay: Delay | None
+) -> None:
     """Push, in a table that makes no rows without those whose rows were deleted meanwhile."""
     store = piece.part.store
     if store.spec.missing == "error" and piece.rows(keys, start) is None:
         absent = store.absent(keys)
         if absent.size:
             known = ~np.isin(keys, absent)
-            store.push(keys[known], grads[known], clock)
+            store.push(keys[known], grads[known], clock, delay=part_of(delay, known))
             return
-    piece.push(keys, grads, clock, start)
+    piece.push(keys, grads, clock, start, delay)

@@ -21,6 +21,7 @@ from kv.kernels.jit import frozen
 from kv.spec import LINE, TableSpec
 from kv.store import arena
 from kv.store import rows as batches
+from kv.store.delay import Delay, part_of
 from kv.store.formats import format_of
 from kv.store.index import Index, Note
 from kv.store.lifecycle import Admissions, Counter, Sweep, gate_of
@@ -163,6 +164,7 @@ class SparseStore:
         clock: int = 0,
         rows: Rows | None = None,
         shows: Shows | None = None,
+        delay: Delay | None = None,
     ) -> Rows | None:
         """One optimiser step on the rows of `keys`; a key without a row gets one first.
 
@@ -174,6 +176,7 @@ class SparseStore:
             clock: the table's, which schedules, rounding and WithProbability follow.
             rows: what `locate` said of `keys` in this `generation`.
             shows: what the push counts for each key, float32 (n,); None is 1.
+            delay: of the gradients, if that changes the step.
         Raises:
             MissingKeyError: a key has no row and the table says missing=error; nothing changed.
             ArenaFullError: no room for the rows; nothing changed, except where the disk was full
@@ -185,13 +188,14 @@ class SparseStore:
         if rows is not None:
             self._hits += rows.size
             records.see(self.index.records, rows, *self._note(version, shows))
-            self._step(keys, rows, grads, clock, shows, version)
+            self._step(keys, rows, grads, clock, shows, version, delay)
         elif keys.size <= self.limit.at_once:
-            rows = self._push(keys, grads, clock, shows, version)
+            rows = self._push(keys, grads, clock, shows, version, delay)
         else:
             for part in self._parts(keys):
                 counts = None if shows is None else shows[part]
-                self._push(keys[part], grads[part], clock, counts, version)
+                late = part_of(delay, part)
+                self._push(keys[part], grads[part], clock, counts, version, late)
         if self._sweep is not None and self._sweep.is_due(self._now()):
             self.expire(most=min(SWEEP, 64 + keys.size // 4))
         return rows
@@ -350,6 +354,13 @@ class SparseStore:
         found, stop = batches.look(self.space, start, count, slots, since, seen_since)
         return batches.read(self.space, found, self.format.floats), stop
 
+    def weights_of(self, batch: RowBatch) -> Values:
+        """The weights of rows that were exported, float32 (n, dim), new memory."""
+        out = np.empty((len(batch), self.dim), np.float32)
+        data = np.ascontiguousarray(batch.data).view(np.float32)
+        self.format.gather(data, np.arange(len(batch)), out)
+        return out
+
     def put(self, batch: RowBatch, *, keep_versions: bool) -> None:
         """Set rows to what another store, or this one, has exported; made where there are none.
 
@@ -449,7 +460,13 @@ class SparseStore:
             self.format.preview(out, places, frozen(keys[places]))
 
     def _push(
-        self, keys: Keys, grads: Values, clock: int, shows: Shows | None, version: int
+        self,
+        keys: Keys,
+        grads: Values,
+        clock: int,
+        shows: Shows | None,
+        version: int,
+        delay: Delay | None,
     ) -> Rows | None:
         """`push` of keys that fit into memory together; the rows of all of them, if it made all."""
         count = keys.size
@@ -463,6 +480,7 @@ class SparseStore:
                 absent -= keys.size - kept.size
                 keys, grads, rows = frozen(keys[kept]), frozen(grads[kept]), rows[kept]
                 shows = shows[kept] if shows is not None else None
+                delay = part_of(delay, kept)
         late: Rows | slice | None = None if is_noted else slice(None)  # rows to be noted yet
         if absent or on_disk:
             late = np.flatnonzero(rows < 0) if is_noted else slice(None)
@@ -470,7 +488,7 @@ class SparseStore:
         if rows.size:
             if late is not None:
                 records.see(self.index.records, rows[late], *note)
-            self._step(keys, rows, grads, clock, shows, version)
+            self._step(keys, rows, grads, clock, shows, version, delay)
         return rows if rows.size == count else None
 
     def _step(
@@ -481,13 +499,14 @@ class SparseStore:
         clock: int,
         shows: Shows | None,
         version: int,
+        delay: Delay | None,
     ) -> None:
         """The step on rows that have been noted as seen, but for `shows`."""
         self.version = version
         if shows is not None:
             records.add_shows(self.index.records, rows, frozen(shows))
         self.limit.touch(rows)
-        self.format.update(self.data, keys, rows, grads, clock)
+        self.format.update(self.data, keys, rows, grads, clock, delay)
 
     def _find(self, keys: Keys, note: Note) -> tuple[Rows, int, int, bool]:
         """What the index says of `keys`, and whether `note` has been noted of the rows in memory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +43,50 @@ def datasets(folder: Path) -> list[Dataset]:
     return [Dataset(open_source(folder / name, blocks)) for name in names]
 
 
-def in_one_thread(folder: Path, workers: int, mode: str) -> TrainResult:
+def in_one_thread(
+    folder: Path, workers: int, mode: Any, settings: Sequence[str] = ()
+) -> TrainResult:
     cluster = LocalCluster(workers, mode, seed=5)
     team = [cluster.worker(rank) for rank in range(workers)]
-    conf = model_config({}, overrides=CONF)
+    conf = model_config({}, overrides=[*CONF, *settings])
     return train_together(team, conf, *datasets(folder), sync=mode == "sync")
 
 
-def over_the_network(folder: Path, servers: int, workers: int, mode: str) -> TrainResult:
+def over_the_network(
+    folder: Path, servers: int, workers: int, mode: Any, settings: Sequence[str] = ()
+) -> TrainResult:
     torch.set_num_threads(1)
-    conf, data = model_config({}, overrides=CONF), datasets(folder)
+    conf, data = model_config({}, overrides=[*CONF, *settings]), datasets(folder)
     with pslite.local_cluster(servers, workers, mode, seed=5) as cluster:
         results = cluster.run(lambda w: train_worker(w, conf, *data, sync=mode == "sync"))
     assert results[0] is not None
     return results[0]
+
+
+EVERY = [
+    pslite.Async(lr_by_staleness=1),
+    pslite.DCAsync(),
+    pslite.SSP(0),
+    pslite.SSP(2),
+    pslite.SemiSync(0.5),
+    pslite.SemiSync(3),
+    pslite.SemiSync(backup_workers=1),
+]
+
+
+@pytest.mark.parametrize("run", [in_one_thread, over_the_network])
+@pytest.mark.parametrize("mode", EVERY, ids=repr)
+def test_every_mode_trains_to_the_end_with_unequal_shares(
+    folder: Path, mode: Any, run: Callable[..., TrainResult]
+) -> None:
+    conf = ["train.epoch=3"]  # 16 batches an epoch for 3 workers: one has more each time
+    network = () if run is in_one_thread else (2,)
+
+    result = run(folder, *network, 3, mode, conf)
+
+    assert result.train_samples == 3000
+    assert result.test is not None
+    assert result.test.logloss < 0.69
 
 
 @pytest.mark.parametrize("servers", [1, 3])

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kv.consistency.asynchronous import Asynchronous
-from kv.consistency.base import Mode, Update
+from kv.consistency.base import Context, Mode, Update
 from kv.consistency.modes import MODES, mode_of
 from kv.consistency.progress import Progress
+from kv.consistency.settings import Async, Consistency, Sync
 from kv.consistency.sync import Synchronous
 from kv.errors import LatePushError, RankError
-from kv.spec import MODES as NAMES
 
 
 def update(keys: list[int], value: float = 1.0) -> Update:
@@ -27,17 +27,19 @@ def as_dict(applied: Update) -> dict[int, float]:
 
 def sync(workers: int) -> tuple[Progress, Synchronous]:
     progress = Progress(workers)
-    return progress, Synchronous("t", progress)
+    return progress, Synchronous(Context("t", progress, settings=Sync()))
 
 
 def test_every_mode_of_a_definition_exists() -> None:
-    assert set(MODES) == set(NAMES)
-    for name in NAMES:
-        assert mode_of(name, "t", Progress(1)).name == name
+    assert set(MODES) == set(Consistency.members)
+    for name in MODES:
+        settings = Consistency.by_name(name)
+        mode = mode_of(Context("t", Progress(1), settings=settings))
+        assert (mode.name, mode.holds) == (name, settings.holds)
 
 
 def test_async_applies_each_push_at_once_and_never_holds_a_pull() -> None:
-    mode = Asynchronous("t", Progress(2))
+    mode = Asynchronous(Context("t", Progress(2), settings=Async()))
 
     mode.check_push(1, 7)
     (applied,) = mode.on_push(1, 7, update([3]))
@@ -154,7 +156,7 @@ def test_a_table_defined_late_starts_at_the_workers_round() -> None:
     for rank in range(2):
         progress.step(rank, 4)
 
-    assert Synchronous("t", progress).clock == 5
+    assert Synchronous(Context("t", progress, settings=Sync())).clock == 5
 
 
 def test_progress_knows_its_ranks() -> None:
@@ -245,7 +247,8 @@ test_rounds_of_unequal_workers = Rounds.TestCase
 @pytest.mark.parametrize("kind", MODES.values(), ids=lambda kind: kind.name)
 def test_clocks_only_grow(kind: type[Mode]) -> None:
     progress = Progress(2)
-    mode, clocks = kind("t", progress), []
+    settings = Consistency.by_name(kind.name)
+    mode, clocks = kind(Context("t", progress, settings=settings)), []
     for step in range(3):
         for rank in range(2):
             mode.check_push(rank, step)

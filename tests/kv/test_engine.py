@@ -94,7 +94,7 @@ def test_an_unknown_table_is_refused(number: int) -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(SettingError, match="mode must be async or sync, not 'bsp'"):
+    with pytest.raises(SettingError, match="unknown name 'bsp'; did you mean ssp"):
         Engine(1, "bsp")
 
 

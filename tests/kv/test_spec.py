@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kv.consistency.settings import Async
 from kv.errors import SettingError
 from kv.initializers import Normal, Uniform, Zeros
 from kv.optimizers import FTRL, SGD, Adagrad, Adam
@@ -57,7 +58,7 @@ def test_the_jobs_mode_and_seed_fill_what_is_open() -> None:
 
     filled = open_spec.resolved("async", 7)
 
-    assert (filled.mode, filled.seed) == ("async", 7)
+    assert (filled.mode, filled.seed) == (Async(), 7)
     assert own.resolved("async", 7) == own
 
 
@@ -75,7 +76,7 @@ def test_rows_start_apart_only_where_they_start_by_themselves() -> None:
         (lambda: TableSpec.sparse("a", 2.5), "dim must be an integer, not 2.5"),
         (lambda: TableSpec.sparse("a", True), "dim must be an integer, not True"),
         (lambda: TableSpec.sparse("a", 1, missing="ignore"), "missing must be init or zeros or er"),
-        (lambda: TableSpec.sparse("a", 1, mode="bsp"), "mode must be async or sync, not 'bsp'"),
+        (lambda: TableSpec.sparse("a", 1, mode="bsp"), "unknown name 'bsp'"),
         (lambda: TableSpec.sparse("a", 1, aggregator="avg"), "aggregator must be sum or mean or"),
         (lambda: TableSpec.dense("a", (1,), storage="half"), "storage must be float32 or float16"),
         (lambda: TableSpec.sparse("a", 1, optimizer="sgd"), "optimizer must be one of kv.optimi"),

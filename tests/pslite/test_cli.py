@@ -32,7 +32,7 @@ def run(*arguments: str, **env: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("command", ["local", "node", "config"])
+@pytest.mark.parametrize("command", ["local", "node", "config", "simulate"])
 def test_every_help_has_an_example(command: str) -> None:
     code, out, _ = run(command, "--help")
 
@@ -61,7 +61,7 @@ def test_config_prints_the_settings_as_an_ini_that_reads_back(tmp_path: Path) ->
 def test_config_lists_the_values_a_setting_allows() -> None:
     _, out, _ = run("config", LOCAL)
 
-    assert "(async or sync; default async)\nmode = async\n" in out
+    assert "or semi_sync; default async)\nmode = async\n" in out
 
 
 def test_the_help_of_node_tells_every_variable_and_offers_no_role_that_cannot_run() -> None:

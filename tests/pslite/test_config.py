@@ -137,7 +137,10 @@ def test_a_key_without_default_must_be_given() -> None:
         ("[cluster]\nheartbeat_interval=3s\nheartbeat_timeout=5s", "0s, or 6s or more"),
         ("[cluster]\nrestart_timeout=-1s", "restart_timeout"),
         ("[cluster]\nmax_restarts=-1", "max_restarts: expected 0 or more"),
-        ("[param_sync]\nmode=asynk", "expected async or sync, got 'asynk'; did you mean async?"),
+        ("[param_sync]\nmode=asynk", "or semi_sync, got 'asynk'; did you mean async?"),
+        ("[param_sync]\nstaleness=-1", "[param_sync] staleness: staleness must be a whole number"),
+        ("[param_sync]\nquorum=1.5", "[param_sync] quorum: quorum must be a fraction"),
+        ("[param_sync]\nmax_retry=-1", "[param_sync] max_retry: expected 0 or more, got -1"),
         ("[server]\napp=my_server", "[server] app: expected MODULE:FUNCTION"),
         ("[run]\nseed=-1", "[run] seed: expected 0 to 2^63-1, got -1"),
         ("servers=1", "line 1: a [section] must come before 'servers=1'"),
@@ -359,3 +362,23 @@ def test_reading_settings_loads_nothing_heavy() -> None:
     )
 
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "unused"),
+    [
+        ("", "async", []),
+        ("lr_by_staleness=yes", "async(lr_by_staleness=1)", []),
+        ("mode=ssp\nstaleness=2", "ssp(staleness=2)", []),
+        ("mode=dc_async\ndc_lambda=0.1\ndc_memory=3", "dc_async(lam=0.1, memory=3)", []),
+        ("mode=semi_sync\nquorum=2\nwindow=500ms", "semi_sync(quorum=2, window=0.5)", []),
+        ("mode=sync\nstaleness=2", "sync", ["staleness"]),
+    ],
+)
+def test_the_mode_of_a_job_has_the_settings_that_are_its_own(
+    text: str, mode: str, unused: list[str]
+) -> None:
+    sync = parse_job(f"[param_sync]\n{text}").param_sync
+
+    assert str(sync.consistency) == mode
+    assert sync.unused == unused

@@ -52,6 +52,14 @@ def test_the_text_names_tables_rates_and_keys() -> None:
     assert "most used keys of user (pushes): 7 (2)" in text
 
 
+def test_the_text_tells_how_stale_pushes_were_on_all_servers() -> None:
+    parts = [report(staleness={"0": 5, "17-32": 1}), report(staleness={"2": 1, "0": 2})]
+
+    assert "staleness of pushes to user (updates: pushes): 0: 7, 2: 1, 17-32: 1" in table_stats(
+        {"user": parts}
+    )
+
+
 def test_a_table_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match="no table 'usr'; its tables: user"):
         table_stats({"user": [report()]}, "usr")

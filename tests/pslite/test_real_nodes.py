@@ -313,3 +313,36 @@ def test_outside_any_cluster_connect_says_what_to_do(environment: Environment) -
 
     assert result.returncode == 1
     assert "pslite.connect(local=True)" in result.stderr
+
+
+def test_bounded_workers_as_processes_wait_for_the_slowest_and_count_how_stale_they_are(
+    run_job: RunJob,
+) -> None:
+    program = """
+        import time
+        import numpy as np, pslite
+
+        with pslite.connect() as worker:
+            table = worker.sparse_table("t", 1, optimizer=pslite.SGD(lr=1),
+                                        initializer=pslite.Zeros())
+            for step in range(12 + worker.rank):
+                if worker.rank == 0:
+                    time.sleep(0.01)  # slower than the other
+                mine = float(table.pull([0])[0, 0])
+                if worker.rank == 1:  # the other has pushed in each step but the last two
+                    assert mine >= step + min(12, step - 1), (step, mine)
+                worker.wait(table.push([0], -np.ones((1, 1))))
+                worker.step()
+            worker.finish()
+            worker.barrier()
+            assert table.pull([0])[0, 0] == 25
+            assert sum(worker.staleness(table).values()) == 25
+            print("spec", table.spec.mode)
+    """
+
+    result = run_job(
+        program, 2, 2, "--set", "param_sync.mode=ssp", "--set", "param_sync.staleness=1"
+    )
+
+    assert result.returncode == 0
+    assert "[worker 1] spec ssp(staleness=1)" in result.stdout

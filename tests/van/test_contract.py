@@ -13,9 +13,13 @@ from van.lane_connection import LaneConnection
 from van.loopback import LoopbackNetwork
 from van.message import Flag, Message, Meta
 from van.van import Van
+from van.virtual import VirtualNetwork
+from van.wires import Wires
 
 LIMIT = 30.0
-WAYS = ("tcp", "ipc", "local", "inproc", "loopback")
+WIRES = Wires(latency=0.001, bandwidth=1e9)
+WAYS = ("tcp", "ipc", "local", "inproc", "loopback", "virtual")
+ALONE = ("loopback", "virtual")  # they move only while somebody waits
 
 
 class Pair:
@@ -24,8 +28,8 @@ class Pair:
     def __init__(self, way: str) -> None:
         self.way = way
         self.context = None
-        if way == "loopback":
-            network = LoopbackNetwork(seed=1)
+        if way in ALONE:
+            network = LoopbackNetwork(seed=1) if way == "loopback" else VirtualNetwork(WIRES)
             self.asker: Van = network.van()
             self.asked: Van = network.van()
         elif way == "inproc":
@@ -35,7 +39,7 @@ class Pair:
         else:
             config = VanConfig(transport=way, chunk=1 << 20)
             self.asker, self.asked = ZmqVan(config), ZmqVan(config, background=False)
-        place = f"{way}://" if way in ("loopback", "inproc") else "tcp://127.0.0.1:0"
+        place = f"{way}://" if way in (*ALONE, "inproc") else "tcp://127.0.0.1:0"
         self.asker.bind(place + ("a" if place.endswith("://") else ""))
         self.asked.bind(place + ("b" if place.endswith("://") else ""))
         self.asker.connect(8, self.asked.address)
@@ -52,7 +56,7 @@ class Pair:
 
     @property
     def is_lone(self) -> bool:
-        return self.way == "loopback"
+        return self.way in ALONE
 
     def close(self) -> None:
         self.asker.close()

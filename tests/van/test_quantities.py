@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from van.quantities import BYTES, SECONDS, format_quantity, parse_quantity
+from van.quantities import BITS, BYTES, SECONDS, SHARES, Unit, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,27 @@ def test_a_time_is_read_in_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("10Gbit", BITS, 1e10),
+        ("2.5 mbit", BITS, 2.5e6),
+        ("0", BITS, 0.0),
+        ("5%", SHARES, 0.05),
+        ("0.05", SHARES, 0.05),
+        ("250 %", SHARES, 2.5),
+    ],
+)
+def test_bandwidths_and_shares_are_read(text: str, unit: Unit, value: float) -> None:
+    assert parse_quantity(text, unit) == value
+
+
+@pytest.mark.parametrize(("text", "unit"), [("5%", SECONDS), ("10GB", BITS), ("5s", SHARES)])
+def test_a_unit_of_something_else_is_refused(text: str, unit: Unit) -> None:
+    with pytest.raises(ValueError, match=f"a {unit.name} takes"):
+        parse_quantity(text, unit)
+
+
+@pytest.mark.parametrize(
     "text", ["", "s", "-1s", "nan", "inf", "1e400", "1 2", "0x10", "1,5s", "5 weeks", "5KB", "٣s"]
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
@@ -63,3 +84,8 @@ def test_every_size_reads_back(nbytes: int) -> None:
 @given(st.floats(0, 1e15, allow_subnormal=False))
 def test_every_time_reads_back_to_the_bit(seconds: float) -> None:
     assert parse_quantity(format_quantity(seconds, SECONDS), SECONDS) == seconds
+
+
+@given(st.floats(0, 1e15, allow_subnormal=False), st.sampled_from([BITS, SHARES]))
+def test_every_bandwidth_and_share_reads_back_to_the_bit(value: float, unit: Unit) -> None:
+    assert parse_quantity(format_quantity(value, unit), unit) == value

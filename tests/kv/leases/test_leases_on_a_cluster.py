@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import pslite
 from kv.errors import LeaseError
+from kv.initializers import Zeros
 from kv.leases.client import RemoteLeases
 from kv.leases.desk import LeaseDesk
 from kv.leases.ledger import FILE, read_ledger
@@ -92,6 +95,51 @@ def test_a_worker_that_leaves_amid_a_piece_leaves_it_to_the_others(tmp_path: Pat
     assert lost.span in [piece.span for piece in others] or lost.start in {p.start for p in others}
     assert (account.returned, account.doubles, account.records) == (1, 4, {1: 100})
     assert account.balances
+
+
+COUNTING = [pslite.SSP(0), pslite.SSP(2), pslite.SemiSync(2), pslite.SemiSync(backup_workers=1)]
+
+
+@pytest.mark.parametrize("mode", COUNTING, ids=repr)
+def test_nobody_waits_for_the_steps_of_a_worker_without_a_piece(mode: pslite.Consistency) -> None:
+    def work(worker: Worker) -> int:
+        table = worker.sparse_table("counts", 1, optimizer=SGD(lr=1.0))
+        steps = 0
+        for piece in worker.shards("d", 100, unit=100):
+            for _ in range(piece.start, piece.stop, 10):
+                table.pull([7])
+                table.push([7], [[-1.0]])
+                worker.step()
+                steps += 1
+        return steps
+
+    with pslite.local_cluster(2, 2, mode) as cluster:
+        assert sorted(cluster.run(work)) == [0, 10]
+
+
+@pytest.mark.parametrize("mode", COUNTING[:3], ids=repr)  # the last drops what is late
+def test_a_worker_that_rested_works_on_a_piece_that_comes_back(mode: pslite.Consistency) -> None:
+    def work(worker: Worker) -> list[float]:
+        table = worker.sparse_table("counts", 1, optimizer=SGD(lr=1.0), initializer=Zeros())
+        worker.barrier()
+        for _ in worker.shards("d", 10, unit=10) if worker.rank == 0 else later(worker):
+            for _ in range(4):  # the first worker's later steps are answered when the other rests
+                table.pull([7])
+                table.push([7], [[-1.0]])
+                worker.step()
+            if worker.rank == 0:
+                worker.close()
+                return []
+            worker.finish()
+        return [float(table.pull([7])[0, 0])]
+
+    def later(worker: Worker) -> Iterator[Piece]:
+        while not worker.has_begun("d"):
+            time.sleep(0.001)
+        yield from worker.shards("d", 10, unit=10)
+
+    with pslite.local_cluster(2, 2, mode) as cluster:
+        assert cluster.run(work) == [[], [8.0]]
 
 
 def test_a_description_that_differs_is_refused_at_the_worker() -> None:

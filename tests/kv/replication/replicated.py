@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kv.consistency.settings import Consistency
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
 from kv.replication.replicator import Replicator
@@ -66,7 +67,7 @@ class Replicated:
         servers: int = 2,
         workers: int = 1,
         replicas: int = 1,
-        mode: str = "async",
+        mode: str | Consistency = "async",
         plan: FaultPlan | None = None,
     ) -> None:
         self.network = LoopbackNetwork(seed, plan=plan)

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from kv.consistency.settings import SSP, Consistency, SemiSync
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
 from tests.kv.replication.replicated import Replicated
@@ -80,6 +81,45 @@ def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
     assert len(sums) == 2
     for found in sums:
         np.testing.assert_array_equal(found, -2 * total)
+
+
+@pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(0.5)], ids=str)
+@pytest.mark.parametrize("seed", range(10))
+def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
+    seed: int, mode: Consistency
+) -> None:
+    cluster = Replicated(seed, workers=3, servers=2, mode=mode)
+    chance = random.Random(seed)
+    sums: list[np.ndarray] = []
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        for _ in range(8):
+            table.pull(KEYS)
+            table.push(KEYS, np.ones((KEYS.size, 1)))
+            worker.step()
+        worker.finish()
+        worker.barrier()
+        sums.append(table.pull(KEYS))
+        worker.barrier()
+
+    def meddler() -> None:
+        cluster.wait_until_copied()
+        cluster.wait_for_events(chance.randrange(1, 300))
+        if cluster.network.is_over("worker 0"):
+            return
+        victim = chance.randrange(2)
+        cluster.network.kill(f"server {victim}")
+        cluster.start_server(victim)
+
+    for rank in range(3):
+        cluster.start_worker(rank, program)
+    cluster.meddle(meddler)
+    cluster.run()
+
+    assert len(sums) == 3
+    for found in sums:
+        np.testing.assert_array_equal(found, -24)
 
 
 @pytest.mark.parametrize("seed", range(12))
