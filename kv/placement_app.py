@@ -195,6 +195,9 @@ class PlacementApp(SchedulerApp):
             )
         elif self.desk.done(int(body["order"]), rank, meta.incarnation):
             self._tell()
+        elif int(body["order"]) not in self.desk.orders:  # the newest map has heard of its end
+            over = {"order": int(body["order"]), "map": self.office.view.map_version}
+            self._send(meta.sender, Said.OVER, over)
 
     def _note_full(self, source: int, incarnation: int, target: int, life: int, why: str) -> None:
         """A backup has no room for more of the rows of `source`."""

@@ -25,6 +25,7 @@ from van.errors import ConfigError
 __all__ = ["LaunchOptions", "check_size", "resolve_command", "run_local"]
 
 JOURNAL = "scheduler.journal"  # in the run folder
+_FRAIL = ("stop", "stop", 0)  # how a job is set that ends when any node fails
 
 
 def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | None = None) -> int:

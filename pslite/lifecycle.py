@@ -2,7 +2,8 @@
 
 All nodes run until the last worker has ended with 0; scheduler and servers then end by
 themselves within `finish_timeout`. The first node that ends otherwise, or a signal to the
-launcher, stops the job: the rest get SIGTERM and, `grace` seconds later, SIGKILL.
+launcher, stops the job: the rest get SIGTERM and, `grace` seconds later, SIGKILL. A server that was
+started while the job ran may have come too late to hear of its end; it is dismissed.
 
 Where the settings say so, a node that fails while the job runs is started again after a pause that
 doubles each time, and not too often; or, if it is a worker, the others go on without it. The job
@@ -101,6 +102,7 @@ class Lifecycle:
     Attributes:
         restarts: how often each node was started again, or is about to be.
         lost: workers that the others go on without.
+        dismissed: servers that are no longer needed, and how they end does not matter.
         again: the failure because of which the job begins again, once all nodes have ended.
         beginnings: how often it began again.
     """
@@ -119,11 +121,14 @@ class Lifecycle:
         self.deadline: float | None = None
         self.restarts: dict[NodeName, int] = {}
         self.lost: dict[NodeName, Failure] = {}
+        self.dismissed: set[NodeName] = set()
         self.again: Failure | None = None
         self.beginnings = 0
         self._tolerance = tolerance or Tolerance()
         self._due: dict[NodeName, float] = {}  # when nodes that failed are started again
         self._returning: set[NodeName] = set()
+        self._late: set[NodeName] = set()  # servers started while the job ran
+        self._dismissal_at: float | None = None
         self._has_finished_worker = False
         self._finish_timeout, self._grace = finish_timeout, grace
         self._cause_timeout = cause_timeout
@@ -146,6 +151,8 @@ class Lifecycle:
 
     def started(self, node: NodeName) -> None:
         self.alive.add(node)
+        if self.phase is not Phase.STARTING and node.role == Role.SERVER:
+            self._late.add(node)
 
     def all_started(self, now: float) -> None:
         """No more nodes will be started."""
@@ -165,7 +172,7 @@ class Lifecycle:
             is_consequence: it is known to have ended because another one failed.
         """
         self.alive.discard(node)
-        if self.is_stopping:
+        if self.is_stopping or node in self.dismissed:
             return
         failure = Failure(node, status, describe_status(status))
         if status == CONSEQUENCE or (status != 0 and is_consequence):
@@ -175,6 +182,8 @@ class Lifecycle:
         elif self.phase is Phase.RUNNING:
             self._has_finished_worker |= node.role == Role.WORKER
             self._workers_done(now)
+        if status == 0 and node.role == Role.SCHEDULER:  # maybe seen before the last worker's end
+            self._dismissal_at = now + self._cause_timeout
         if self.phase is Phase.SEEKING and not self.alive:
             self._give_up_seeking(now)
 
@@ -226,6 +235,8 @@ class Lifecycle:
             return False
         self.again = self.deadline = self._consequence = self._borne = None
         self.lost.clear()
+        self._late.clear()
+        self._dismissal_at = None
         self._has_finished_worker = False
         self.phase = Phase.STARTING
         return True
@@ -245,6 +256,15 @@ class Lifecycle:
         for node in due:
             del self._due[node]
         return due
+
+    def take_dismissed(self, now: float) -> list[NodeName]:
+        """The nodes to be ended now, as the scheduler that they wait for has ended well."""
+        is_time = self._dismissal_at is not None and now >= self._dismissal_at
+        if not is_time or self.phase is not Phase.FINISHING:
+            return []
+        self._dismissal_at = None
+        self.dismissed = self._late & self.alive
+        return sorted(self.dismissed, key=str)
 
     def fail(self, failure: Failure, now: float) -> None:
         """Stop the job; the first reason counts. A second signal to the launcher kills at once."""
@@ -287,6 +307,8 @@ class Lifecycle:
 
     def _workers_done(self, now: float) -> None:
         if not any(node.role == Role.WORKER for node in (*self.alive, *self._due)):
+            for node in [node for node in self._due if node.role == Role.SERVER]:
+                del self._due[node]  # nobody needs it any more
             self.phase, self.deadline = Phase.FINISHING, now + self._finish_timeout
 
 

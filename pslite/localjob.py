@@ -268,6 +268,8 @@ class LocalJob:
         self._life.tick(now)
         for name in self._life.take_due(now):
             self._restart(name)
+        for name in self._life.take_dismissed(now):
+            self._signal(name, signal.SIGTERM)
         if self._chaos is not None and not self._life.is_stopping:
             self._chaos.turn(now, self._life.alive)
         if self._life.is_stopping and self._life.phase is not self._phase_acted_on:
@@ -282,7 +284,7 @@ class LocalJob:
         again = self._life.again
         if again is not None and again.node == name:
             self._say(f"{name}: {again.problem}; its rows are lost: all nodes are ended")
-        if self._life.is_stopping or status == 0:
+        if self._life.is_stopping or status == 0 or name in self._life.dismissed:
             return
         if name in self._life.lost:
             self._say(f"{name}: {describe_status(status)}; the others go on without it")

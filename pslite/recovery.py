@@ -30,7 +30,12 @@ def tolerance_of(job: JobConfig) -> Tolerance:
         server = "again"
     else:
         server = "stop"
-    return Tolerance(worker=cluster.on_worker_failure, server=server, restarts=cluster.max_restarts)
+    return Tolerance(
+        worker=cluster.on_worker_failure,
+        server=server,
+        scheduler="restart" if cluster.journal else "stop",  # else it would know nobody
+        restarts=cluster.max_restarts,
+    )
 
 
 class Recovery:

@@ -4,7 +4,8 @@ The thread that drives the van takes messages and views. Records are applied in 
 executor, in the order of their log; a new map is taken up behind all work that there is (lanes), so
 that no request is half done while slots change hands.
 
-    FILL    begin the log, send the rows, then the windows; DONE when the other has all of it
+    FILL    begin the log, send the rows, then the windows; DONE when the other has all of it, and
+            go on sending changes until the scheduler says which map has heard of it
     GIVE    refuse the slots, finish what is under way, keep them as copies; DONE likewise
     map     what this server has gained it serves from its copies; what it has lost it forgets
 """
@@ -68,6 +69,7 @@ class Replicator:
         self.map_version = 0
         self._newest = 0  # version of the newest map that is or will be taken up
         self._done: dict[int, None] = {}
+        self._reminding = 0.0  # when the scheduler is told again of fills that are done
         self._later: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._thread = 0
         self._is_ticking = False
@@ -190,6 +192,9 @@ class Replicator:
         if message.meta.cmd == Said.LEAVE:
             self.office.stop()
             return
+        if message.meta.cmd == Said.OVER:
+            self._end_fill(int(message.meta.body["order"]), int(message.meta.body["map"]))
+            return
         order = Order.unpack(message.meta.body)
         if order.number in self._done:
             self._report(order.number)
@@ -282,9 +287,7 @@ class Replicator:
                 self.executor.submit(self._filling(task), [COPIES])
 
     def _finish(self, task: Task) -> None:
-        number = task.order.number
-        if task.order.kind is OrderKind.FILL:
-            del self.tasks[number]  # a GIVE stays until the map says so
+        number = task.order.number  # the task stays until a map has heard of it
         self._done[number] = None
         if len(self._done) > _REMEMBERED:
             del self._done[next(iter(self._done))]
@@ -292,6 +295,28 @@ class Replicator:
 
     def _report(self, number: int) -> None:
         self._send(SCHEDULER_ID, PLACEMENT_APP, Said.DONE, {"order": number})
+
+    def _remind(self) -> None:
+        """Report fills again until the scheduler says that it has heard."""
+        now = self.office.van.now()
+        if now >= self._reminding:
+            self._reminding = now + self.timeout
+            for number, task in list(self.tasks.items()):
+                if task.order.kind is OrderKind.FILL and number in self._done:
+                    self._report(number)
+
+    def _end_fill(self, number: int, version: int) -> None:
+        """From map `version` on it is the map that says who is sent the changes of these slots.
+
+        An older one does not know yet that the other has become their backup: without the task it
+        would end what is sent, and changes until the next map would be missing there.
+        """
+        task = self.tasks.get(number)
+        if task is None or task.order.kind is not OrderKind.FILL or self.map_version < version:
+            return  # in the last case it is asked again
+        task.is_cancelled = True
+        del self.tasks[number]
+        self._route(self.desk.slots, self.mine)
 
     # -- maps and lives ---------------------------------------------------------------------------
 
@@ -405,6 +430,9 @@ class Replicator:
         self.incoming.present |= slots
         self._mine = self.mine & ~slots
         self.engine.own(self._mine)
+        for task in self.tasks.values():
+            if task.order.kind is OrderKind.FILL:  # should they come back, the map says who backs
+                task.slots = task.slots & ~slots
         for peer in self.out.peers:
             self.out.route(peer, peer.slots & ~slots, peer.counted & ~slots)
 
@@ -434,6 +462,7 @@ class Replicator:
     def _tick(self) -> None:
         self._note_thread()
         self.out.tick()
+        self._remind()
         while self._later:
             call, is_done = self._later.popleft()
             call()

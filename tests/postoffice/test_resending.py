@@ -78,6 +78,7 @@ class FakeOffice:
         self.dead: set[int] = set()
         self.counts: Any = {"sent again": 0}
         self.waits: list[Any] = []
+        self.view = ClusterView()
 
     def add_customer(self, customer: Customer) -> None:
         customer.resending = Resending(Resend(timeout=1.0))

@@ -428,3 +428,44 @@ def test_a_server_that_was_more_than_the_others_could_bear_takes_the_blame() -> 
     life.tick(now=60.0)
 
     assert life.failure == Failure(SERVER, -9, describe_status(-9))
+
+
+@pytest.mark.parametrize("order", [(*WORKERS, SCHEDULER), (SCHEDULER, *WORKERS)])
+def test_a_server_that_came_too_late_to_hear_of_the_end_does_not_fail_the_job(
+    order: tuple[NodeName, ...],
+) -> None:
+    life = tolerant(server="restart")
+    life.exited(SERVER, -9, now=0.0)
+    life.started(life.take_due(now=1.0)[0])
+    for name in order:
+        life.exited(name, 0, now=2.0)
+
+    assert life.take_dismissed(now=6.9) == []
+    assert life.take_dismissed(now=7.0) == [SERVER]
+    assert life.take_dismissed(now=8.0) == []
+    life.exited(SERVER, -15, now=8.0)
+
+    assert life.is_over
+    assert life.failure is None
+
+
+def test_a_server_of_the_beginning_is_not_dismissed() -> None:
+    life = tolerant(server="restart")
+    for name in (*WORKERS, SCHEDULER):
+        life.exited(name, 0, now=2.0)
+
+    assert life.take_dismissed(now=20.0) == []
+    life.tick(now=33.0)
+
+    assert life.failure is not None
+    assert "still running" in life.failure.problem
+
+
+def test_a_server_that_nobody_needs_any_more_is_not_started_again() -> None:
+    life = tolerant(server="restart")
+    life.exited(SERVER, -9, now=0.0)
+    for name in (*WORKERS, SCHEDULER):
+        life.exited(name, 0, now=0.5)
+
+    assert life.take_due(now=1.0) == []
+    assert life.is_over
