@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pslite.keyring import curve_of, make_keys  # noqa: E402  (after the path)
-from van.config import SecurityConfig, VanConfig  # noqa: E402
-from van.courier import ZmqVan  # noqa: E402
-from van.message import Message, Meta  # noqa: E402
+from van.config import SecurityConfig, VanConfig  # noqa: E402  (likewise)
+from van.courier import ZmqVan  # noqa: E402  (likewise)
+from van.message import Message, Meta  # noqa: E402  (likewise)
 
 WAYS = ("tcp", "curve", "lane")
 SHAPES: dict[str, tuple[int, tuple[int, ...]]] = {

@@ -26,7 +26,7 @@ ONES_AND_COPIES = """
         for _ in range({STEPS}):
             worker.wait(table.push(keys, np.full((200, 1), -1.0)))
             worker.step()
-            time.sleep(0.01)
+            time.sleep(0.01)  # a step's computing: the faults are to meet a job under way
         worker.barrier("all is pushed")
         rows = table.pull(keys)
         worker.barrier("all have looked")
@@ -189,7 +189,7 @@ def test_a_worker_that_is_cut_off_for_too_long_is_told_that_it_is_fenced(
     chaos_job: ChaosJob,
 ) -> None:
     settings = ("cluster.heartbeat_timeout=3s", "cluster.on_worker_failure=continue")
-    program = ONES.replace("sleep(0.01)", "sleep(0.1)")
+    program = ONES.replace("sleep(0.01)", "sleep(0.1)")  # still at work when the partition ends
 
     ended = chaos_job(program, "partition worker:1 from scheduler@1s for 6s", *settings)
 
