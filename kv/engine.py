@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -253,7 +253,7 @@ class Engine:
         bases: Sequence[int] = (),
     ) -> Turns[list[int]]:
         """`push_many` in turns; `push` is the request's header, for who keeps copies."""
-        pushes = self._checked_pushes(writes, weight, rests, push, bases)
+        pushes = self._checked_pushes(clock, writes, weight, rests, push, bases)
         if (quick := self._push_at_once(rank, clock, pushes)) is not None:
             return quick
         claims: list[Claim] = []
@@ -271,6 +271,7 @@ class Engine:
 
     def _checked_pushes(
         self,
+        step: int,
         writes: Sequence[Write],
         weight: float,
         rests: int,
@@ -284,7 +285,9 @@ class Engine:
             found = self.table(number)
             keys, grads = found.checked(keys, grads, "gradients")
             base = bases[place] if bases else -1
-            pushes.append((found, Update(keys, grads, weight, 0, place < rests, push, base)))
+            is_rest = place < rests
+            update = Update(keys, grads, weight, 0, is_rest, push, base, step=step)
+            pushes.append((found, update))
         return pushes
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
@@ -305,7 +308,7 @@ class Engine:
         bases: Sequence[int] = (),
     ) -> list[int] | None:
         """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
-        pushes = self._checked_pushes((write,), weight, rests, push, bases)
+        pushes = self._checked_pushes(clock, (write,), weight, rests, push, bases)
         return self._push_at_once(rank, clock, pushes)
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
@@ -390,6 +393,29 @@ class Engine:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
+    def beginning(self, rank: int, life: int, step: int) -> Turns[bool]:
+        """Worker `rank` was started again and begins with step number `step`, in turns.
+
+        What a former life of it pushed in that step or later, and a round still holds, is
+        forgotten: it is pushed again. Whether any clock advanced.
+
+        Args:
+            life: the worker's incarnation; said again, or of a former life, it changes nothing.
+        Raises:
+            RankError: no such worker.
+        """
+        with self.lock:
+            is_new = self._begin(rank, life, step)
+        if is_new and self.log is not None:
+            self.log.progressed()
+        return (yield from self._settling()) if is_new else False
+
+    def _begin(self, rank: int, life: int, step: int) -> bool:
+        is_new = self.progress.begin_again(rank, life, step)
+        for found in self.tables if is_new else ():
+            found.mode.forget_former(rank)
+        return is_new
+
     @property
     def due_at(self) -> float | None:
         """When `settling` has something to do though no worker ends a step; None: never."""
@@ -473,15 +499,14 @@ class Engine:
 
     # -- copies -----------------------------------------------------------------------------
 
-    def catching_up(self, completed: Sequence[int], finished: Sequence[bool]) -> Turns[bool]:
-        """Another server has heard of these steps; whether any clock advanced."""
+    def catching_up(self, state: Mapping[str, Sequence[Any]]) -> Turns[bool]:
+        """Another server knows that (`Progress.state`); whether any clock advanced."""
         is_new = False
         with self.lock:
-            for rank in range(min(len(completed), self.progress.num_workers)):
-                if completed[rank] and not self.progress.finished[rank]:
-                    is_new |= self.progress.step(rank, completed[rank] - 1)
-                if finished[rank]:
-                    is_new |= self.progress.finish(rank)
+            for rank, life, step in state["begun"]:
+                if rank < self.progress.num_workers:
+                    is_new |= self._begin(rank, life, step)
+            is_new |= self.progress.catch_up(state)
         return (yield from self._settling()) if is_new else False
 
     def keeping(self, found: Table, kept: Sequence[Kept]) -> Turns[None]:

@@ -143,6 +143,14 @@ class Worker(Protocol):
     @property
     def num_workers(self) -> int: ...
 
+    @property
+    def steps(self) -> int:
+        """Steps completed.
+
+        Of a worker that was started again (`on_worker_failure = restart`) those of its former lives
+        count, as the servers know them, where a table or the job's mode counts steps.
+        """
+
     def sparse_table(
         self,
         name: str,

@@ -108,7 +108,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if max_staleness is not None:
             self._stale = StalePushes(self._customer, office.van, retry, seed)
         self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
-        self._rests = False
+        self._rests = self._has_begun = False
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
         office.statuses["work"] = lambda: [self._steps, self._customer.requests]
@@ -139,6 +139,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = spec.resolved(self._mode, self._seed)
+        if spec.mode is not None and spec.mode.counts_steps:
+            self._begin()
         self.ask_all(Command.DEFINE, body=spec.to_dict())
         if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
@@ -514,8 +516,33 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     @property
     def steps(self) -> int:
-        """Steps completed."""
+        """Steps completed; of a worker that was started again, those of its former lives, too."""
+        if self._has_rounds:
+            self._begin()
         return self._steps
+
+    def _begin(self) -> None:
+        """Go on where a former life of this worker was, if there was one and the others wait.
+
+        It may have said the end of a step to some servers only: that step counts everywhere. What
+        it pushed after that is to be pushed again, so rounds forget it.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        office = self.office
+        if office.shape.failures.on_worker == "restart" and office.node_id in office.view.fenced:
+            self._steps = max(self._steps, self._tell_beginning(None))
+            self._tell_beginning(self._steps)
+
+    def _tell_beginning(self, clock: int | None) -> int:
+        """Begin with that step, or None: ask; the most steps that a server knows of this worker."""
+        known: int = self.ask_all(
+            Command.BEGIN,
+            body={"clock": clock},
+            finish=lambda answers: max(answer.meta.body["completed"] for answer in answers),
+        )
+        return known
 
     def resume_at(self, steps: int) -> None:
         """Go on after so many steps; the servers know them already."""

@@ -30,6 +30,7 @@ from kv.engine import MOST_ROWS, Engine
 from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
 from kv.executor import Executor, Turns, run_through
+from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
@@ -45,7 +46,15 @@ from kv.table_messages import (
     no_more,
     writes_of,
 )
-from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
+from kv.table_protocol import (
+    READS,
+    STEPS,
+    TABLES_APP,
+    WITH_KEYS,
+    WITH_VALUES,
+    Command,
+    table_id,
+)
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -126,8 +135,7 @@ class TableServer:
         self.follows_map = True
         self.keep_answer: Callable[[Message, Message], bool] | None = None
         self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
-        self._held: list[Message] = []
-        self._holding = threading.Lock()
+        self._held = HeldPulls()
         self._van_thread = 0
         self._watches_windows = self._is_settling = False
         self._handlers: dict[int, Callable[[Message], Answering]] = {
@@ -137,6 +145,7 @@ class TableServer:
             Command.PUSH_PULL: self._push_pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
+            Command.BEGIN: self._begin,
             Command.ASSIGN: self._assign,
             Command.DELETE: self._delete,
             Command.SIZE: self._size,
@@ -185,8 +194,9 @@ class TableServer:
         for node, life in new.fenced.items():
             self.desk.windows.fence(node, life)
         if self.office.shape.failures.on_worker == "continue":
-            for node in sorted(new.dead - old.dead):
-                self._lose(node)
+            for node, life in sorted(new.fenced.items()):  # whoever has its seat by now
+                if not old.is_fenced(node, life):
+                    self._lose(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
@@ -201,11 +211,18 @@ class TableServer:
     def _and_let_go(self, settling: Turns[bool]) -> Turns[None]:
         """Close rounds that no request closes; a round that fails is said to nobody but the log."""
         try:
-            yield from settling
+            yield from self._letting_go(settling)
         except KVError as error:
             log.warning("%s: %s", self.office.name, error)
+
+    def _letting_go(self, settling: Turns[bool]) -> Turns[None]:
+        """Close rounds; if a clock has advanced, pulls that waited for it are answered."""
+        has_advanced = True  # where a round failed, too, others go on
+        try:
+            has_advanced = yield from settling
         finally:
-            self.answer_held()
+            if has_advanced:
+                self.answer_held()
 
     def _watch_windows(self) -> None:
         """Look every so often whether a round is to be closed because its time is over."""
@@ -315,7 +332,7 @@ class TableServer:
                 if command in _VALUED:
                     next(arrays, None)
             return cost
-        if command in (Command.STEP, Command.FINISH):
+        if command in STEPS:
             return self.engine.held
         if command == Command.SCAN:
             return sum(table.store.chunk * table.spec.dim for _, table, _ in self._of(meta))
@@ -325,7 +342,7 @@ class TableServer:
 
     def _lanes(self, meta: Meta) -> list[Hashable]:
         """A request waits for the requests before it in each of these."""
-        if meta.cmd in (Command.STEP, Command.FINISH):
+        if meta.cmd in STEPS:
             return [SETTLING, *((meta.sender, table) for table in list(self._tables))]
         return list(dict.fromkeys((meta.sender, table) for table, *_ in meta.clocks))
 
@@ -448,18 +465,17 @@ class TableServer:
         """Whether a pull has to wait; it is then kept."""
         rank = self._ranks.of(message.meta)
         self.engine.progress.check_rank(rank)
-        if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
-            return False
-        with self._holding:  # looked at again: a clock may just have advanced, unseen by `held`
-            if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
-                return False
-            self._held.append(message)
-            return True
+        return self._held.keep(message, tables, rank)
 
     def answer_held(self) -> None:
         """A clock has advanced: let those go on that may."""
-        with self._holding:
-            held, self._held = self._held, []
+        self._let_on(self._held.ready())
+
+    def look_at_held(self) -> None:
+        """Slots have changed hands: see which of those that wait are still for this server."""
+        self._let_on(self._held.take_all())
+
+    def _let_on(self, held: Sequence[Message]) -> None:
         for message in held:
             if self.desk.is_served(message):
                 self._dispatch(message)
@@ -490,10 +506,8 @@ class TableServer:
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
-        try:
-            yield from self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
-        finally:  # where a round failed, too, others go on
-            self.answer_held()
+        stepping = self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
+        yield from self._letting_go(stepping)
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
@@ -502,11 +516,18 @@ class TableServer:
         if not rests:
             self.lists.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing
-        try:
-            yield from leave(self._ranks.of(meta))
-        finally:
-            self.answer_held()
+        yield from self._letting_go(leave(self._ranks.of(meta)))
         return Message(answer_to(meta))
+
+    def _begin(self, message: Message) -> Answering:
+        meta = message.meta
+        rank, step = self._ranks.of(meta), meta.body["clock"]
+        if step is not None:
+            beginning = self.engine.beginning(rank, meta.incarnation, int(step))
+            yield from self._letting_go(beginning)
+        self.engine.progress.check_rank(rank)
+        completed = self.engine.progress.completed[rank]
+        return Message(answer_to(meta, body={"completed": completed}))
 
     def _assign(self, message: Message) -> Answering:
         writes = writes_of(message, self._of(message.meta))

@@ -15,14 +15,38 @@ a push arrived. In mode async a push is a round of its own, where each of these 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import numpy as np
 
 from kv.consistency.base import Update
+from kv.consistency.progress import Progress
 from kv.kernels.sums import Part, longest_parts, sum_parts, weigh_parts
 
 Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
+
+
+def is_made_again(progress: Progress, rank: int, push: Update) -> bool:
+    """Whether a kept push is of a worker's former life, and its present one makes that step."""
+    life = None if push.push is None else push.push.incarnation
+    return life is not None and progress.is_of_former_life(rank, life, push.step)
+
+
+def drop_former(rounds: MutableMapping[int, Round], progress: Progress, rank: int) -> int:
+    """Drop from rounds what worker `rank`, which was started again, will push once more.
+
+    Returns the floats that are kept no longer.
+    """
+    dropped = 0
+    for number, pushes in list(rounds.items()):
+        kept = [p for p in pushes.get(rank, ()) if not is_made_again(progress, rank, p)]
+        former = pushes.pop(rank, [])
+        dropped += sum(p.grads.size for p in former) - sum(p.grads.size for p in kept)
+        if kept:
+            pushes[rank] = kept
+        if not pushes:
+            del rounds[number]
+    return dropped
 
 
 def sum_of(pushes: Round, workers: int) -> Part:
