@@ -59,7 +59,7 @@ def digest_of(message: Message) -> int:
         said = [item for item in said.items() if item[0] not in _BY_TIMING] or None
     digest = zlib.crc32(repr((meta.clocks, said)).encode())
     for array in message.arrays:
-        digest = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), digest)
+        digest = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest)
     return digest
 
 

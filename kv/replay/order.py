@@ -34,6 +34,8 @@ TICK = 1.0  # seconds between two looks at buffers and time
 class Order(ABC):
     """What both have in common. Requests may come in any thread."""
 
+    threads: int | None = None  # that the server must have; None: as many as it likes
+
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a request that is worked on may let others have their turn
         self._names: dict[int, str] = {}  # of tables, by id
@@ -160,7 +162,7 @@ class Replaying(Order):
 
     def __init__(self, record: Record, limit: float) -> None:
         super().__init__()
-        self._script = Script(record, limit)
+        self._script, self.threads = Script(record, limit), record.head.threads
         self._is_letting_go = False
 
     def _take(self, message: Message) -> None:
