@@ -78,6 +78,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         may_move: other servers may come to own rows at any time, as where they have copies.
         max_staleness: whether servers refuse gradients that are staler; None: they do not.
         retry: how a push that is refused so is tried again, with the clock of now for its base.
+        is_deterministic: nothing that this worker gets may depend on timing: rows come by their
+            keys, and there is no prefetch beside other workers.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -95,6 +97,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         may_move: bool = False,
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        is_deterministic: bool = False,
     ) -> None:
         self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
@@ -103,6 +106,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._gatherer = Gatherer(office)
         self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
+        self.is_deterministic = is_deterministic
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self._stale: StalePushes | None = None
         if max_staleness is not None:
@@ -208,7 +212,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         when the servers answer: later pushes, one's own as well, are not in them. In `sync` mode
         they are those of the step in which the prefetch was made. An error is raised by the pull.
         Of more than four prefetches that nobody has taken the first is dropped.
+
+        Raises:
+            SettingError: the job is deterministic and has other workers.
         """
+        if self.is_deterministic and self.num_workers > 1:
+            problem = "what it brings depends on when servers answer; pull, or do without it"
+            raise SettingError("prefetch in a job with [run] deterministic", problem)
         wanted = [wanted_of(read).unique() for read in reads]
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority, is_quiet=True)

@@ -34,6 +34,7 @@ from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
+from kv.replay.order import LANE, Order
 from kv.server import error_answer
 from kv.spec import TableSpec
 from kv.table_messages import (
@@ -87,6 +88,8 @@ class TableServer:
         threads: that work on long requests; 0 works on all in the thread that drives the van.
         spill_dir: where tables with when_full=spill keep rows.
         max_staleness: see `Engine`.
+        order: writes down in which order requests are worked on, or keeps to what is written.
+        check: raises for a definition that this job cannot have.
 
     Attributes:
         desk: which requests are new here; its `windows` go with slots that move.
@@ -106,8 +109,10 @@ class TableServer:
         threads: int = 0,
         spill_dir: str = "",
         max_staleness: int | None = None,
+        order: Order | None = None,
+        check: Callable[[TableSpec], None] = lambda spec: None,
     ) -> None:
-        self.office = office
+        self.office, self._order, self._check = office, order, check
         self.lists = KeptLists(key_cache)
         self._buffers = Buffers()
         self.engine = Engine(
@@ -158,7 +163,13 @@ class TableServer:
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
         self._at_once = AtOnce(self.engine, self.desk, self._ranks, self._answers).commands
-        Customer(TABLES_APP, 0, office, self._receive)
+        self._begin: Callable[[Message], None] = self._dispatch  # work on what is ready for it
+        receive: Callable[[Message], None] = self._receive
+        if order is not None:  # each request has its turn, however short it is
+            order.attach(office, self._dispatch, self._refuse, self._give_up)
+            receive = order.receiving(receive, self._give)
+            self._begin, self._at_once = order.dispatch, {}
+        Customer(TABLES_APP, 0, office, receive)
         office.on_view.append(self._see)
         office.queries.offer("tables", self._facts)
 
@@ -177,13 +188,20 @@ class TableServer:
     ) -> None:
         """Close; what ended a thread is raised, since the node stops because of it."""
         self.close(drain=error is None)
+        error = self.failure or error
+        if self._order is not None:
+            self._order.end("" if error is None else f"{type(error).__name__}: {error}")
         if self.failure is not None:
             raise self.failure from None
 
     def _fail(self, error: BaseException) -> None:
         """A thread of the executor is gone: without it requests would wait for ever."""
+        self._give_up(error, "a thread of this server ended: ")
+
+    def _give_up(self, error: BaseException, what: str = "") -> None:
+        """End this node because of an error that is no request's."""
         self.failure = self.failure or error
-        self.office.stop(f"a thread of this server ended: {type(error).__name__}: {error}")
+        self.office.stop(f"{what}{type(error).__name__}: {error}")
 
     def _owns(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         owner: NDArray[np.bool_] = self.desk.slots.owner[slot_of(keys)] == self.office.rank
@@ -264,10 +282,14 @@ class TableServer:
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
                 stream.in_hand.add((meta.timestamp, meta.piece))
-                self._dispatch(message)
-        except Exception as error:  # of a request that nobody can work on
-            self.desk.let_go(meta)
-            self._give(self._error(message, error), message)
+                self._begin(message)
+        except Exception as error:
+            self._refuse(message, error)
+
+    def _refuse(self, message: Message, error: Exception) -> None:
+        """Answer a request that nobody can work on."""
+        self.desk.let_go(message.meta)
+        self._give(self._error(message, error), message)
 
     def _is_answered_at_once(self, message: Message) -> bool:
         """Answer a short pull or push of one sparse table, if nothing is in its way.
@@ -342,6 +364,8 @@ class TableServer:
 
     def _lanes(self, meta: Meta) -> list[Hashable]:
         """A request waits for the requests before it in each of these."""
+        if self._order is not None:
+            return [LANE]
         if meta.cmd in STEPS:
             return [SETTLING, *((meta.sender, table) for table in list(self._tables))]
         return list(dict.fromkeys((meta.sender, table) for table, *_ in meta.clocks))
@@ -352,6 +376,8 @@ class TableServer:
         except Exception as error:
             answer = self._error(message, error)
         if answer is not None:
+            if self._order is not None:
+                self._order.answered(message, answer)
             self._send(message, answer)
 
     def _error(self, message: Message, error: Exception) -> Message:
@@ -381,7 +407,7 @@ class TableServer:
     def _go_on(self) -> None:
         """Work on the ends of steps that waited for a push which has come now."""
         for step in self.desk.released():
-            self._dispatch(step)
+            self._begin(step)
 
     def _give(self, answer: Message, message: Message | None = None) -> None:
         try:
@@ -431,7 +457,9 @@ class TableServer:
         """
         identity = table_id(spec.name)
         if spec.name not in self.engine.numbers:
-            self._rehearsal.play(spec.resolved(self.engine.default_mode, self.engine.seed))
+            resolved = spec.resolved(self.engine.default_mode, self.engine.seed)
+            self._check(resolved)
+            self._rehearsal.play(resolved)
         number = self.engine.define(spec)
         known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
@@ -478,7 +506,7 @@ class TableServer:
     def _let_on(self, held: Sequence[Message]) -> None:
         for message in held:
             if self.desk.is_served(message):
-                self._dispatch(message)
+                self._begin(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta

@@ -77,6 +77,12 @@ def main() -> None:
     metavar="PLAN",
     help="What is to go wrong on purpose, such as 'kill server@20s, drop 2%'.",
 )
+@click.option(
+    "--record",
+    metavar="DIR",
+    help="Write down the order in which servers work, so that the run can be repeated.",
+)
+@click.option("--replay", metavar="DIR", help="Repeat the run that was recorded there.")
 @VERBOSE
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def local(
@@ -87,6 +93,8 @@ def local(
     log_dir: Path | None,
     run_dir: Path | None,
     chaos: str | None,
+    record: str | None,
+    replay: str | None,
     verbose: int,
     command: tuple[str, ...],
 ) -> None:
@@ -113,6 +121,12 @@ def local(
     WHEN is a time after all nodes have met, or start, barrier, checkpoint, shutdown,
     or the n-th such (barrier:3), or some time after it (barrier:3+2s).
 
+    A run whose workers do not wait for each other comes to other bits each time. With --record
+    each server writes down in which order it worked on requests, and with --replay the same job
+    is run in that order again, to the same bits, or ends with what was expected and what came
+    instead. Runs in mode sync repeat by [run] deterministic = yes alone. docs/consistency.md has
+    the limits.
+
     \b
     Examples:
       pslite local conf/local.ini -- python my_worker.py --epochs 3
@@ -120,6 +134,8 @@ def local(
           --run run/night --log-dir logs -- python my_worker.py
       pslite local conf/local.ini --workers 2 --set cluster.on_worker_failure=restart \\
           --chaos "kill worker@20s, stop server@30s for 5s, drop 2%" -- python my_worker.py
+      pslite local conf/local.ini --workers 2 --record run/order -- python my_worker.py
+      pslite local conf/local.ini --workers 2 --replay run/order -- python my_worker.py
     """
     from pslite.config import read_job
     from pslite.environ import current, verbosity
@@ -128,10 +144,10 @@ def local(
     with clear_errors(verbose):
         counts = {"servers": servers, "workers": workers}
         options = [f"cluster.{key}={n}" for key, n in counts.items() if n is not None]
-        if chaos is not None:
-            options.append(f"chaos.plan={chaos}")
+        given = {"chaos.plan": chaos, "run.record": record, "run.replay": replay}
+        options += [f"{place}={value}" for place, value in given.items() if value is not None]
         # All at once: one setting may be right only with another.
-        origin = "--set, --servers, --workers or --chaos" if options else "--set"
+        origin = "--set or another option" if options else "--set"
         job = read_job(ini, [*overrides, *options], origin=origin)
         code = run_local(
             job,

@@ -19,6 +19,7 @@ from pslite.capacity import check_size
 from pslite.config import JobConfig
 from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
+from pslite.repeating import check_repeatable, fixed_environ, with_record
 from pslite.rundir import RunDirectory
 from van.errors import ConfigError
 
@@ -45,6 +46,8 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
     env = environ.current() if options.env is None else options.env
     command = resolve_command(command, env)
     check_size(job)
+    check_repeatable(job)
+    job, env = with_record(job), fixed_environ(job, env)
     with _run_directory(options) as run_dir:
         folder = None if run_dir is None else run_dir.path
         with keys_of_job(job, folder) as keyed:

@@ -70,6 +70,8 @@ class Recovery:
         config = self._job.checkpoint
         if node is None or node.role != Role.SERVER:
             return ""
+        if self._job.run.record or self._job.run.replay:
+            return ""  # such a job has no checkpoints
         if not config.dir:
             wanted = self._job.cluster.on_server_failure == "restart"
             why = "on_server_failure = restart goes on from one, but " if wanted else ""

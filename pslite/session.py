@@ -21,6 +21,7 @@ from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from pslite import environ
 from pslite.node import make_office, run_node, set_up_logging
+from pslite.repeating import check_hashes, fix_chance
 from van.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ def connect(
     if settings.role is not Role.WORKER:
         run_node(settings)
         raise SystemExit(0)
+    from kv.cutting import PIECE
     from kv.remote_worker import RemoteWorker  # loads Numba, which a scheduler does without
 
     set_up_logging(settings)
+    check_hashes(settings.job, variables)
     office = make_office(settings)
     job = settings.job
     worker = RemoteWorker(
@@ -76,15 +79,18 @@ def connect(
         job.run.seed,
         key_cache=job.server.key_cache,
         key_deltas=job.param_sync.key_deltas,
+        piece=PIECE if job.run.is_fixed else None,  # not as the way to a server happens to be
         may_move=job.cluster.replicas > 0,
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
+        is_deterministic=job.run.deterministic and not job.run.replay,
     )
     try:
         office.start()
     except BaseException:
         office.finalize()
         raise
+    fix_chance(job, worker.rank)
     _close_at_exit(worker)
     _tell_consequences_in_a_line(office)
     return worker

@@ -9,6 +9,7 @@ of their operands, and a model must not depend on how its parameters came here.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ from kv.protocols import Read, Request, Worker, Write
 logger = logging.getLogger(__name__)
 
 EMBEDDING = "embedding"
+_BUILDING = threading.Lock()  # torch's generator is the process', and workers may be threads
 
 
 def block_shapes(network: type[Network], schema: Schema, dim: int) -> dict[str, BlockShape]:
@@ -48,8 +50,9 @@ def build_network(conf: ModelConfig, schema: Schema) -> tuple[Network, dict[str,
     """
     kind = network_class(conf.net.model)
     shapes = block_shapes(kind, schema, conf.sparse_dict.emb_dim)
-    torch.manual_seed(conf.train.seed)
-    network = kind(shapes, conf.net.layers)
+    with _BUILDING:
+        torch.manual_seed(conf.train.seed)
+        network = kind(shapes, conf.net.layers)
     check_output(network.output, conf.loss.loss)
     return network, shapes
 
