@@ -163,12 +163,12 @@ class TableServer:
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
         self._at_once = AtOnce(self.engine, self.desk, self._ranks, self._answers).commands
-        self._begin: Callable[[Message], None] = self._dispatch  # work on what is ready for it
+        self._work_on: Callable[[Message], None] = self._dispatch  # work on what is ready for it
         receive: Callable[[Message], None] = self._receive
         if order is not None:  # each request has its turn, however short it is
             order.attach(office, self._dispatch, self._refuse, self._give_up)
             receive = order.receiving(receive, self._give)
-            self._begin, self._at_once = order.dispatch, {}
+            self._work_on, self._at_once = order.dispatch, {}
         Customer(TABLES_APP, 0, office, receive)
         office.on_view.append(self._see)
         office.queries.offer("tables", self._facts)
@@ -282,7 +282,7 @@ class TableServer:
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
                 stream.in_hand.add((meta.timestamp, meta.piece))
-                self._begin(message)
+                self._work_on(message)
         except Exception as error:
             self._refuse(message, error)
 
@@ -407,7 +407,7 @@ class TableServer:
     def _go_on(self) -> None:
         """Work on the ends of steps that waited for a push which has come now."""
         for step in self.desk.released():
-            self._begin(step)
+            self._work_on(step)
 
     def _give(self, answer: Message, message: Message | None = None) -> None:
         try:
@@ -506,7 +506,7 @@ class TableServer:
     def _let_on(self, held: Sequence[Message]) -> None:
         for message in held:
             if self.desk.is_served(message):
-                self._begin(message)
+                self._work_on(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta
