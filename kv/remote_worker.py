@@ -116,6 +116,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
         office.statuses["work"] = lambda: [self._steps, self._customer.requests]
+        self._cut_before = 0  # requests below this timestamp were cut by an older map
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()
@@ -175,6 +176,24 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """Between two requests, so that one is cut by one map."""
         if self._newest is not self.slots:
             self.slots, self._lines = self._newest, None
+            self._cut_before = self._customer.requests
+
+    def _keep_order(self) -> None:
+        """Wait until what comes next cannot overtake a push that goes another way.
+
+        That is one which was refused or sent to others, or was cut by an older map: its rows may
+        have another owner by now, who has yet to get it.
+        """
+
+        def is_kept() -> bool:
+            cut_before = self._cut_before
+            older = (
+                [p for p, _ in self._pushes_under_way() if p[0] < cut_before] if cut_before else []
+            )
+            return not older and not self._customer.astray
+
+        self.office.wait(is_kept, what=lambda: "pushes whose rows have moved")
+        self._cut_before = 0
 
     # -- moving values --------------------------------------------------------------------
 
@@ -366,6 +385,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._closed:
             raise KVError("this worker is closed")
+        if self._cut_before or self._customer.astray:
+            self._keep_order()
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
         least = PIECE if self._piece is None else self._piece
