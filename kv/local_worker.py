@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.clipping import Clipping
 from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
-from kv.errors import KVError, VersionMismatchError, WouldWaitError
+from kv.errors import KVError, NonFiniteError, VersionMismatchError, WouldWaitError
 from kv.leases.client import LocalLeases
 from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
@@ -74,9 +75,16 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         """Nothing: the values are here."""
 
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
         """Push to several tables; if one of the writes is refused, none is made."""
+        if clipping is not None:
+            writes = self._clipped(writes, clipping)
         prepared = []
         for write in writes:
             if len(write) == 3:
@@ -84,6 +92,13 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             else:
                 prepared.append(_dense(write[0]).prepared(write[1]))
         return self.push_prepared(prepared, weight)
+
+    def _clipped(self, writes: Sequence[Write], clipping: Clipping) -> Sequence[Write]:
+        try:
+            return clipping.clipped(writes)
+        except NonFiniteError as error:
+            self.engine.note_non_finite(self.engine.number_of(error.table))
+            raise error.knowing(step=self._steps, worker=self._rank) from None
 
     def push_pull_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0

@@ -7,7 +7,7 @@ Two families fit these protocols: `kv.tables` (rows on servers, over the van) an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,9 @@ from kv.leases.reader import Shards
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
 from kv.versions import Changed, TableMeta, Version
+
+if TYPE_CHECKING:
+    from kv.clipping import Clipping
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -206,9 +209,18 @@ class Worker(Protocol):
         """
 
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
-        """Push to many tables in one request per server."""
+        """Push to many tables in one request per server.
+
+        Args:
+            clipping: what is done to the gradients first, all tables' together.
+        """
 
     def push_pull_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0

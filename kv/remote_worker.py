@@ -7,6 +7,7 @@ where it is large (`kv.cutting`).
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,11 +18,12 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
+from kv.clipping import Clipping
 from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
-from kv.errors import KVError, SettingError
+from kv.errors import KVError, NonFiniteError, SettingError
 from kv.gather import Gatherer
 from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
@@ -57,6 +59,7 @@ from postoffice.postoffice import Postoffice
 from postoffice.resending import Place
 from postoffice.view import ClusterView
 from van.buffers import Buffers
+from van.errors import PsliteError
 from van.message import Clock, Flag, Message, Meta
 
 _CREATING, _READING = {"create": True}, {"create": False}  # bodies of pulls; nobody changes them
@@ -249,10 +252,28 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)
 
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
         """Push to many tables in one request per server. The caller's arrays may change after."""
-        return self._start_push(_wanted_by(writes), writes, weight, priority)
+        try:
+            if clipping is not None:
+                writes = clipping.clipped(writes)
+            return self._start_push(_wanted_by(writes), writes, weight, priority)
+        except NonFiniteError as error:
+            raise self._unsent(error, writes) from None
+
+    def _unsent(self, error: NonFiniteError, writes: Sequence[Write]) -> NonFiniteError:
+        """The error of a push that was not sent, knowing whose it was; a server counts it."""
+        tables = [own_table(write[0]) for write in writes]
+        named = [table for table in tables if table.name == error.table]
+        with contextlib.suppress(PsliteError):  # the count is not worth another error
+            self._tell(Command.UNSENT, Flag.NONE, self._servers()[:1], named[:1], {"count": 1})
+        return error.knowing(step=self._steps, worker=self.rank)
 
     def push_pull_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
@@ -265,7 +286,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> list[Values]:
         """What tables call: write, and read what they have prepared."""
         pull = Pull([self._read(read) for read in wanted])
-        request = self._start_push(wanted, writes, weight, priority, pull)
+        try:
+            request = self._start_push(wanted, writes, weight, priority, pull)
+        except NonFiniteError as error:
+            raise self._unsent(error, writes) from None
         try:
             self._customer.wait(request)
         except BaseException:
@@ -315,7 +339,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _cut(self, table: Table, keys: Keys) -> Cut:
         # A refused push changes nothing, so where servers may refuse keys it goes in one piece.
-        may_split = table.spec.missing != "error"
+        # Likewise what is clipped by the norm of all of it.
+        spec = table.spec
+        may_split = spec.missing != "error" and not spec.optimizer.clip_global_norm
         servers = len(self.lines().servers)
         # In a weighted mean a push counts by its weight wherever the keys of others are.
         is_everywhere = table.spec.aggregator == "weighted_mean"
