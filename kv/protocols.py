@@ -21,6 +21,7 @@ from kv.versions import Changed, TableMeta, Version
 
 if TYPE_CHECKING:
     from kv.clipping import Clipping
+    from kv.pipelining import Ahead, Pipeline
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -146,6 +147,14 @@ class Worker(Protocol):
     @property
     def num_workers(self) -> int: ...
 
+    @property
+    def steps(self) -> int:
+        """Steps completed."""
+
+    @property
+    def max_staleness(self) -> int | None:
+        """Updates that a table may have had since the pull of a push that is taken; None: any."""
+
     def sparse_table(
         self,
         name: str,
@@ -206,6 +215,27 @@ class Worker(Protocol):
         The values are those of the time when the servers answer, so pushes made after the prefetch
         may be missing, one's own as well; in `sync` mode they are those of the step in which the
         prefetch was made. An error is raised by the pull. In one process it does nothing.
+        """
+
+    def pull_ahead(
+        self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
+    ) -> Ahead:
+        """Start a pull for the step that is `steps` after this one; its `values()` come there.
+
+        A server answers when it may answer a pull of that step, so that no mode is got round: in
+        `sync` when all rounds before that step are closed, in `ssp` when no worker is behind it by
+        more than `staleness`. Pushes that are made after that are not in the values.
+        """
+
+    def pipeline(self, depth: int = 1) -> Pipeline:
+        """Steps under way at a time: `depth` are asked for ahead, `depth` not waited for.
+
+            pipeline = worker.pipeline(depth=3)
+            for batch, (rows,) in pipeline.over(batches, lambda batch: [(table, batch.keys)]):
+                pipeline.push([(table, batch.keys, gradients(batch, rows))])
+
+        Raises:
+            SettingError: a wrong depth, or one above `max_staleness`.
         """
 
     def push_many(

@@ -31,8 +31,9 @@ from kv.keylists.signature import signature_of
 from kv.leases.client import RemoteLeases
 from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
+from kv.pipelining import Pipeline
 from kv.placement import SlotMap
-from kv.prefetching import Prefetched, Prefetches
+from kv.prefetching import Prefetched, Prefetches, PulledAhead
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
@@ -107,6 +108,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
+        self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
         if max_staleness is not None:
             self._stale = StalePushes(self._customer, office.van, retry, seed)
@@ -187,8 +189,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             found = self._prefetches.take(self._prefetch_place(wanted, create), wanted)
             if found is not None:
                 self.counts["prefetch_used"] += 1
-                self._customer.wait(found.request)
-                self._bases.update(found.pull.clocks)
+                self._take(found)
                 return found.values_for(wanted)
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority)
@@ -219,6 +220,26 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self.counts["prefetch_dropped"] += 1
             self._customer.forget(dropped.request)
 
+    def pull_ahead(
+        self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
+    ) -> PulledAhead:
+        """Start a pull for the step that is `steps` after this one; see `kv.protocols.Worker`."""
+        given = [wanted_of(read) for read in reads]
+        wanted = [read.unique() for read in given]
+        pull = Pull([self._read(read) for read in wanted])
+        request = self._start(pull, wanted, create, priority, is_quiet=True, ahead=steps)
+        prefetched = Prefetched(request, wanted, pull)
+        return PulledAhead(prefetched, given, self._take, self._customer.forget)
+
+    def _take(self, prefetched: Prefetched) -> None:
+        """Wait for the values of a prefetch, which those pushed from now on were made with."""
+        self._customer.wait(prefetched.request)
+        self._bases.update(prefetched.pull.clocks)
+
+    def pipeline(self, depth: int = 1) -> Pipeline:
+        """Several steps under way; see `kv.protocols.Worker.pipeline`."""
+        return Pipeline(self, depth)
+
     def _prefetch_place(self, wanted: Sequence[Wanted], create: bool) -> tuple[int, ...]:
         tables = [read.table.id for read in wanted]
         return (create, self._signature(wanted), *tables)
@@ -230,12 +251,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         create: bool,
         priority: int,
         is_quiet: bool = False,
+        ahead: int = 0,
     ) -> Request:
         question = Question(
             Command.PULL,
             Flag.PULL,
             [read.table.id for read in wanted],
-            self._steps,
+            self._steps + ahead,
             self.slots,
             _CREATING if create else _READING,
             priority,
