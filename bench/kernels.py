@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kv.global_norm import GlobalNorm
 from kv.kernels import merge, rows, slots
 from kv.kernels.jit import frozen
 from kv.kernels.updates import update_of
@@ -97,6 +98,7 @@ def row_cases(rng: np.random.Generator, count: int, size: int, dim: int) -> Iter
         lambda: np.isfinite(grads).all(),
     )
     yield from update_cases(size, dim, chosen, grads)
+    yield from care_cases(size, dim, chosen, grads)
     yield from half_cases(size, dim, chosen, grads)
 
 
@@ -113,6 +115,34 @@ def update_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> 
             lambda u=update, d=data: u(d, dim, chosen, grads, 0),
             lambda f=formula, w=weights, s=state, n=steps: f.step(w, s, n, chosen, grads),
         )
+
+
+def care_cases(size: int, dim: int, chosen: np.ndarray, grads: np.ndarray) -> Iterator[Case]:
+    """Adagrad with what may be done before and after a step."""
+    formula, data = FORMULAS["adagrad"], filled(size, 2 * dim)
+    weights, state = filled(size, dim)[:, :dim], [filled(size, dim)[:, :dim]]
+
+    def in_numpy(value: float, norm: float, bound: float) -> None:
+        g = np.clip(grads, -value, value)
+        lengths = np.sqrt((g * g).sum(axis=1, keepdims=True))
+        g = g * np.minimum(np.float32(1), norm / lengths)
+        formula.step(weights, state, None, chosen, g)
+        weights[chosen] = np.clip(weights[chosen], -bound, bound)
+
+    inf = np.inf
+    for what, settings, limits in (
+        ("clipped by value", {"clip_value": 1.0}, (1.0, inf, inf)),
+        ("clipped by norm", {"clip_norm": 1.0}, (inf, 1.0, inf)),
+        ("within bounds", {"weight_bounds": (-1.0, 1.0)}, (inf, inf, 1.0)),
+    ):
+        update = update_of(Adagrad(**settings))
+        yield (
+            f"adagrad step {what}",
+            lambda u=update: u(data, dim, chosen, grads, 0),
+            lambda of=limits: in_numpy(*of),
+        )
+    norm = GlobalNorm(Adagrad(clip_global_norm=1.0), is_whole=False)
+    yield "norm of all rows", lambda: norm.scale(grads), lambda: np.linalg.norm(grads)
 
 
 def optimizer_called(name: str) -> Optimizer:

@@ -35,7 +35,13 @@ def checked_keys(keys: Keys, spec: TableSpec) -> Keys:
     return keys
 
 
-def checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Values:
+def checked_values(
+    values: Values,
+    keys: Keys,
+    spec: TableSpec,
+    what: str,
+    outcome: str = "this request changes nothing here",
+) -> Values:
     """`values`, float32 of shape (keys.size, dim), read-only; `what` names them in errors.
 
     Args:
@@ -47,11 +53,37 @@ def checked_values(values: Values, keys: Keys, spec: TableSpec, what: str) -> Va
     values = as_values(values, (keys.size, spec.dim), spec.name, what)
     place = first_not_finite(values.reshape(-1).view(np.uint32))
     if place < values.size:
-        key, number = int(keys[place // spec.dim]), values.reshape(-1)[place]
-        whose = f"of key {key}" if spec.kind == "sparse" else f"at {_index(spec, key, place)}"
-        problem = f"{what} {whose} contain {number}; this request changes nothing here"
-        raise NonFiniteError(spec.name, problem)
+        key, number = int(keys[place // spec.dim]), float(values.reshape(-1)[place])
+        is_sparse = spec.kind == "sparse"
+        raise NonFiniteError(
+            spec.name,
+            what.removesuffix("s"),
+            number,
+            key=key if is_sparse else None,
+            place="" if is_sparse else _index(spec, key, place),
+            outcome=outcome,
+        )
     return values
+
+
+def refuse_non_finite(
+    table: str, values: Values, keys: Keys | None = None, what: str = "gradient", outcome: str = ""
+) -> None:
+    """Raise NonFiniteError if a number is none.
+
+    Args:
+        values: float32, shape (n, dim) with the `keys` of its rows, or a dense table's array.
+    """
+    values = np.ascontiguousarray(values)
+    place = int(first_not_finite(frozen(values.reshape(-1).view(np.uint32))))
+    if place == values.size:
+        return
+    number, index = float(values.reshape(-1)[place]), np.unravel_index(place, values.shape)
+    where = {} if keys is None else {"key": int(keys[index[0]])}
+    listed = str([int(i) for i in index])
+    raise NonFiniteError(
+        table, what, number, place=listed if keys is None else "", outcome=outcome, **where
+    )
 
 
 def _index(spec: TableSpec, key: int, place: int) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.consistency.base import Context, Kept, Mode, Update
+from kv.consistency.base import Context, Due, Kept, Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
@@ -29,6 +29,7 @@ from kv.engine_log import EngineLog
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import (
     KVError,
+    NonFiniteError,
     SettingError,
     TableConflictError,
     UnknownTableError,
@@ -253,7 +254,7 @@ class Engine:
         bases: Sequence[int] = (),
     ) -> Turns[list[int]]:
         """`push_many` in turns; `push` is the request's header, for who keeps copies."""
-        pushes = self._checked_pushes(clock, writes, weight, rests, push, bases)
+        pushes = self._checked_pushes(rank, clock, writes, weight, rests, push, bases)
         if (quick := self._push_at_once(rank, clock, pushes)) is not None:
             return quick
         claims: list[Claim] = []
@@ -271,7 +272,8 @@ class Engine:
 
     def _checked_pushes(
         self,
-        step: int,
+        rank: int,
+        clock: int,
         writes: Sequence[Write],
         weight: float,
         rests: int,
@@ -283,12 +285,22 @@ class Engine:
         pushes: list[Push] = []
         for place, (number, keys, grads) in enumerate(writes):
             found = self.table(number)
-            keys, grads = found.checked(keys, grads, "gradients")
+            try:
+                keys, grads = found.checked(keys, grads, "gradients")
+            except NonFiniteError as error:
+                self.note_non_finite(number)
+                raise error.knowing(step=clock, worker=rank) from None
             base = bases[place] if bases else -1
             is_rest = place < rests
-            update = Update(keys, grads, weight, 0, is_rest, push, base, step=step)
+            update = Update(keys, grads, weight, 0, is_rest, push, base, step=clock)
             pushes.append((found, update))
         return pushes
+
+    def note_non_finite(self, table: int, count: int = 1) -> None:
+        """So many pushes to the table were refused, or not sent, for numbers that are none."""
+        found = self.table(table)
+        with self.lock:
+            found.non_finite += count
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
         """Make a single push of few keys; None: they have to take turns."""
@@ -308,7 +320,7 @@ class Engine:
         bases: Sequence[int] = (),
     ) -> list[int] | None:
         """`push_many` of one push with few keys; None: it has to take turns, nothing is changed."""
-        pushes = self._checked_pushes(clock, (write,), weight, rests, push, bases)
+        pushes = self._checked_pushes(rank, clock, (write,), weight, rests, push, bases)
         return self._push_at_once(rank, clock, pushes)
 
     def _note_pushes(self, rank: int, clock: int, pushes: Sequence[Push]) -> Noted:
@@ -355,6 +367,7 @@ class Engine:
         Raises:
             RankError: no such worker, or it has finished.
             ArenaFullError: a round found no room for its rows and was dropped; the step counts.
+            NonFiniteError: likewise, of a round whose sum is no finite number.
         """
         return run_through(self.stepping(rank, clock))
 
@@ -438,8 +451,9 @@ class Engine:
     def _settling(self) -> Turns[bool]:
         """Apply what is due; clocks move, so that pulls are answered, when a table is complete.
 
-        A round that cannot be applied, because memory is full, is dropped. That is raised when all
-        others are applied and the clocks have moved, or everybody would wait for ever.
+        A round that cannot be applied, because memory is full or its sum is no number, is dropped.
+        That is raised when all others are applied and the clocks have moved, or everybody would
+        wait for ever.
         """
         has_advanced, failure = False, None
         for found in list(self.tables):
@@ -448,7 +462,7 @@ class Engine:
                     due = found.mode.due()
                 for held in due:
                     try:
-                        yield from found.applying_round(found.mode.total(held))
+                        yield from found.applying_round(self._sum_of(found, held))
                     except KVError as error:
                         failure = failure or error
                 with self.lock:
@@ -458,6 +472,20 @@ class Engine:
         if failure is not None:
             raise failure
         return has_advanced
+
+    def _sum_of(self, found: Table, held: Due) -> Update:
+        """The update of what was held back.
+
+        Raises:
+            NonFiniteError: finite gradients add up to none.
+        """
+        update = found.mode.total(held)
+        try:
+            found.check_sum(update)
+        except NonFiniteError:
+            self.note_non_finite(self.numbers[found.spec.name])
+            raise
+        return update
 
     # -- rows -------------------------------------------------------------------------------
 
@@ -514,7 +542,7 @@ class Engine:
         with self.lock:
             late = found.mode.keep(kept)
         for due in late:
-            yield from found.applying_round(found.mode.total(due))
+            yield from found.applying_round(self._sum_of(found, due))
 
     def own(self, mine: NDArray[np.bool_]) -> None:
         """Own the rows of these slots, bool (1024,), and no others."""

@@ -25,10 +25,12 @@ from kv.dense import BlockShare, share_of
 from kv.engine_log import Cause
 from kv.errors import KeyListError
 from kv.executor import Turns, run_through
+from kv.global_norm import GlobalNorm
 from kv.keylist import as_values
 from kv.placement import slot_of
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks, Places
+from kv.store.delay import Delay
 from kv.store.parts import PART_SHIFT, Cut, Parts, Piece
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
@@ -55,8 +57,11 @@ SEQUENTIAL = 4  # floats of a dense table that cost as much as one of a sparse t
 
 class Table(ABC):
     """What an engine asks of a table.
+
     Attributes:
         staleness: of the pushes that counted, where their base was known.
+        non_finite: pushes and rounds that were refused because a gradient was no number, and those
+            that workers did not send for that reason.
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
             a thread that those turns need.
     """
@@ -68,7 +73,12 @@ class Table(ABC):
         self.spec, self.mode = spec, mode
         self.id = table_id(spec.name)
         self.staleness = Staleness()
+        self.non_finite = 0
         self.settling = threading.Lock()
+        optimizer = spec.optimizer
+        self._global_norm: GlobalNorm | None = None
+        if optimizer.clip_global_norm:
+            self._global_norm = GlobalNorm(optimizer, is_whole=spec.kind == "dense")
 
     @property
     def has_window(self) -> bool:
@@ -81,6 +91,17 @@ class Table(ABC):
     def _cause(self, update: Update) -> Cause:
         """What one who keeps copies is told of the change that `update` makes."""
         return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
+
+    def _delaying(self, update: Update) -> Turns[Delay | None]:
+        """What `update` as a whole does to each of its steps."""
+        if self._global_norm is None:
+            return update.delay
+        scale = yield from self._global_norm.scaling(update.grads)
+        return update.delay if scale == 1 else (update.delay or Delay())._replace(scale=scale)
+
+    def _delay(self, update: Update) -> Delay | None:
+        """`_delaying` of a short one."""
+        return run_through(self._delaying(update))
 
     def answered(self, rank: int, keys: Keys | None, values: Values) -> None:
         """A pull of worker `rank` is answered with `values`; `keys` None: all blocks here."""
@@ -102,6 +123,11 @@ class Table(ABC):
     @abstractmethod
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
         """Keys and values of a push or assignment, read-only; raises unless they are in order."""
+
+    def check_sum(self, update: Update) -> None:
+        """Raise NonFiniteError if the sum of a round, whose gradients are finite, is not."""
+        outcome = f"the sum of round {update.clock}, which is dropped"
+        checked_values(update.grads, update.keys, self.spec, "gradients", outcome)
 
     @abstractmethod
     def pulling(self, keys: Keys | None, create: bool, empty: Empty = np.empty) -> Turns[Values]:
@@ -209,6 +235,9 @@ class Table(ABC):
     def stats(self) -> dict[str, Any]:
         """What `Command.STATS` answers: of msgpack types, `StoreStats` over all parts among it."""
         parts = self.store.stats()
+        counts = together(parts)
+        if self._global_norm is not None:
+            counts["clipped_pushes"] += self._global_norm.clipped
         return {
             "name": self.spec.name,
             "kind": self.spec.kind,
@@ -220,8 +249,9 @@ class Table(ABC):
             "versions": self.store.versions,
             "staleness": self.staleness.report(),
             "stalest": self.staleness.most,
+            "non_finite": self.non_finite,
             **self.mode.counts(),
-            **together(parts),
+            **counts,
         }
 
 
@@ -306,7 +336,8 @@ class KeyedTable(Table):
                 return None
             (due,), clocks = note()
             for step in due:
-                piece.push(step.keys, step.grads, step.clock, 0, step.delay)
+                delay = step.delay if self._global_norm is None else self._delay(step)
+                piece.push(step.keys, step.grads, step.clock, 0, delay)
                 if self.store.log is not None:
                     self.store.log.changed(part.store, step.keys, self._cause(step))
             return clocks
@@ -323,7 +354,8 @@ class KeyedTable(Table):
         cut = self._cut(update.keys) if claim is None else claim[0]
         cause = self._cause(update)
         keys, grads, clock = update.keys, update.grads, update.clock
-        yield from self.store.push(keys, grads, clock, cut, cause, update.delay)
+        delay = yield from self._delaying(update)
+        yield from self.store.push(keys, grads, clock, cut, cause, delay)
 
     def making_room(self, keys: Keys) -> Turns[Claim]:
         cut = self._cut(keys)
@@ -421,7 +453,8 @@ class BlockTable(Table):
             for step in due:
                 places = self._places(step.keys)
                 cause = self._cause(step)
-                self.store.push(step.grads, step.clock, places, cause, step.delay)
+                delay = step.delay if self._global_norm is None else self._delay(step)
+                self.store.push(step.grads, step.clock, places, cause, delay)
             return clocks
 
     def claiming(self, keys: Keys) -> Turns[Claim]:
@@ -429,10 +462,11 @@ class BlockTable(Table):
         yield
 
     def applying(self, update: Update, claim: Claim = None) -> Turns[None]:
+        delay = yield from self._delaying(update)
         with self.store.lock:
             places = self._places(update.keys)
             cause = self._cause(update)
-            self.store.push(update.grads, update.clock, places, cause, update.delay)
+            self.store.push(update.grads, update.clock, places, cause, delay)
         yield
 
     def release(self, claim: Claim) -> None:

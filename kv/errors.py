@@ -25,6 +25,7 @@ PsliteError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from van.errors import PsliteError
 
@@ -118,7 +119,42 @@ class ValueShapeError(TableError):
 
 
 class NonFiniteError(TableError):
-    """NaN or infinity where a number is needed."""
+    """NaN or infinity where a number is needed.
+
+    Args:
+        what: the number is part of: `gradient` or `value`.
+        key: of the row, in a sparse table.
+        place: in a dense table, where in it.
+        outcome: what became of the request.
+        step, worker: whose push it was, where that is known.
+        sample: which sample it came from, likewise.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        what: str,
+        number: float,
+        *,
+        key: int | None = None,
+        place: str = "",
+        outcome: str = "",
+        step: int | None = None,
+        worker: int | None = None,
+        sample: str = "",
+    ) -> None:
+        self.what, self.number, self.key, self.place = what, number, key, place
+        self.step, self.worker, self.sample, self.outcome = step, worker, sample, outcome
+        whose = f"at {place}" if key is None else f"of key {key}"
+        pusher = "" if step is None else f"step {step}, worker {worker}"
+        facts = "; ".join(filter(None, (pusher, sample, outcome)))
+        super().__init__(table, f"{what} {whose} is {number}" + (f" ({facts})" if facts else ""))
+
+    def knowing(self, **facts: Any) -> NonFiniteError:
+        """The same with some of the arguments that were not known."""
+        known = {name: getattr(self, name) for name in ("key", "place", "outcome", "step")}
+        known |= {name: getattr(self, name) for name in ("worker", "sample")}
+        return NonFiniteError(self.table, self.what, self.number, **{**known, **facts})
 
 
 class LatePushError(TableError):
@@ -161,3 +197,11 @@ class RemoteError(KVError):
     def __init__(self, node: str, problem: str) -> None:
         self.node, self.problem = node, problem
         super().__init__(f"{node}: {problem}")
+
+
+def in_step(error: PsliteError, step: int, worker: int) -> PsliteError:
+    """The error of a push, whose text now says in which step of which worker that was made."""
+    if f"step {step}" not in str(error):
+        error.args = (f"{error} (step {step}, worker {worker})",)
+    error.__dict__.setdefault("step", step)
+    return error

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.clipping import Clipping
 from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
-from kv.errors import KVError, VersionMismatchError, WouldWaitError
+from kv.errors import KVError, NonFiniteError, VersionMismatchError, WouldWaitError
 from kv.leases.client import LocalLeases
 from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
 from kv.local_tables import LocalDenseTable, LocalSparseTable
+from kv.pipelining import Pipeline
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.settings import learning_rate
 from kv.spec import TableSpec
@@ -68,15 +70,59 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
                 answers.append(_dense(read).pull())
         return answers
 
+    def pull_ahead(
+        self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
+    ) -> LocalAhead:
+        """Pull for the step that is `steps` after this one; see `kv.protocols.Worker`.
+
+        At once, as a server would answer, unless the mode has that step wait.
+        """
+        if not self._may_pull(reads, self._steps + steps):
+            return LocalAhead(lambda: self.pull_many(reads, create=create))
+        mine, self._bases = self._bases, {}
+        try:
+            values = self.pull_many(reads, create=create)
+        finally:
+            bases, self._bases = self._bases, mine
+
+        def take() -> list[NDArray[np.float32]]:
+            self._bases.update(bases)  # as if they had been pulled only now, as they were then
+            return values
+
+        return LocalAhead(take)
+
+    def _may_pull(self, reads: Sequence[Read], step: int) -> bool:
+        """Whether a pull for that step is answered now."""
+        engine = self._open_engine()
+        tables = [read[0] if isinstance(read, tuple) else read for read in reads]
+        numbers = [engine.number_of(table.name) for table in tables]
+        return all(engine.may_pull(number, self._rank, step) for number in numbers)
+
+    def pipeline(self, depth: int = 1) -> Pipeline:
+        """Several steps under way; see `kv.protocols.Worker.pipeline`."""
+        return Pipeline(self, depth)
+
+    @property
+    def max_staleness(self) -> int | None:
+        """Updates that a table may have had since the pull of a push that is taken; None: any."""
+        return self.engine.max_staleness
+
     def prefetch_many(
         self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
     ) -> None:
         """Nothing: the values are here."""
 
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
         """Push to several tables; if one of the writes is refused, none is made."""
+        if clipping is not None:
+            writes = self._clipped(writes, clipping)
         prepared = []
         for write in writes:
             if len(write) == 3:
@@ -84,6 +130,13 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             else:
                 prepared.append(_dense(write[0]).prepared(write[1]))
         return self.push_prepared(prepared, weight)
+
+    def _clipped(self, writes: Sequence[Write], clipping: Clipping) -> Sequence[Write]:
+        try:
+            return clipping.clipped(writes)
+        except NonFiniteError as error:
+            self.engine.note_non_finite(self.engine.number_of(error.table))
+            raise error.knowing(step=self._steps, worker=self._rank) from None
 
     def push_pull_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
@@ -285,6 +338,20 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         engine = self._open_engine()
         number = engine.define(spec)
         return engine.table(number).spec, number
+
+
+class LocalAhead:
+    """A pull for a later step, see `kv.pipelining.Ahead`."""
+
+    def __init__(self, take: Callable[[], list[NDArray[np.float32]]]) -> None:
+        self._take = take
+
+    def values(self) -> list[NDArray[np.float32]]:
+        """The values as they were, or as they are now where the mode had them wait."""
+        return self._take()
+
+    def drop(self) -> None:
+        """Nothing is under way."""
 
 
 def _sparse(table: Any) -> LocalSparseTable:

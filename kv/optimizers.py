@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from kv.schedules import Schedule
 from kv.settings import Named
 
+CLIPS = ("clip_value", "clip_norm", "clip_global_norm")  # in the order in which they are applied
 LEAST_EPS = 2e-38  # about the smallest normal float32; a zero gradient must not become 0 / 0
 
 
@@ -34,6 +35,11 @@ class Optimizer(Named):
             None is off. In a sparse table the norm is that of each row's gradient; in a dense one
             that of the part of the array that is pushed to one server, not of the whole where
             several servers share it.
+        clip_global_norm: gradients that are applied together, those of a push or in modes with
+            rounds the sum of a round, are scaled down to this L2 norm of them all, after the two
+            above; of what one server has of them. 0 or None is off.
+        weight_bounds: (low, high), between which weights are brought after each update, and first
+            when they are initialised or assigned; None for an open end. None is off.
         schedule: what `lr` is multiplied with as the table's clock grows; None is 1 for ever.
     """
 
@@ -43,10 +49,14 @@ class Optimizer(Named):
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_value: float = field(default=0.0, kw_only=True)
     clip_norm: float = field(default=0.0, kw_only=True)
+    clip_global_norm: float = field(default=0.0, kw_only=True)
+    weight_bounds: tuple[float | None, float | None] | None = field(
+        default=None, kw_only=True, metadata={"is_pair": True}
+    )
     schedule: Schedule | None = field(default=None, kw_only=True, metadata={"family": Schedule})
 
     def __post_init__(self) -> None:
-        for setting in ("weight_decay", "clip_value", "clip_norm"):
+        for setting in ("weight_decay", *CLIPS):
             if getattr(self, setting) is None:
                 object.__setattr__(self, setting, 0.0)
         super().__post_init__()
@@ -61,8 +71,11 @@ class Optimizer(Named):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def check(self) -> None:
-        for setting in ("lr", "weight_decay", "clip_value", "clip_norm"):
+        for setting in ("lr", "weight_decay", *CLIPS):
             self.require(getattr(self, setting) >= 0, setting, "0 or more")
+        low, high = self.weight_bounds or (None, None)
+        is_range = low is None or high is None or low < high
+        self.require(is_range, "weight_bounds", "(low, high) with low below high")
 
     def state_floats(self, dim: int) -> int:
         """How many floats of state follow the `dim` weights of a row."""

@@ -6,7 +6,7 @@ Bookkeeping only: the worker sends, waits and forgets the requests.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,36 @@ class Prefetched(NamedTuple):
         return [
             read.filled(values) for read, values in zip(wanted, self.pull.results(), strict=True)
         ]
+
+
+class PulledAhead:
+    """A pull for a later step, see `kv.pipelining.Ahead`.
+
+    Args:
+        prefetched: what was sent.
+        given: the same reads as the caller gave them.
+        take: waits for a prefetch, whose clocks are then the bases of pushes.
+        forget: drops a request.
+    """
+
+    def __init__(
+        self,
+        prefetched: Prefetched,
+        given: Sequence[Wanted],
+        take: Callable[[Prefetched], None],
+        forget: Callable[[Request], None],
+    ) -> None:
+        self._prefetched, self._given = prefetched, given
+        self._take, self._forget = take, forget
+
+    def values(self) -> list[Values]:
+        """The values, in the order of the keys as they were given."""
+        self._take(self._prefetched)
+        return self._prefetched.values_for(self._given)
+
+    def drop(self) -> None:
+        """Take no answer any more."""
+        self._forget(self._prefetched.request)
 
 
 class Prefetches:

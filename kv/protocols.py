@@ -7,7 +7,7 @@ Two families fit these protocols: `kv.tables` (rows on servers, over the van) an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,10 @@ from kv.leases.reader import Shards
 from kv.optimizers import Optimizer
 from kv.policies import Admission, Expiry
 from kv.versions import Changed, TableMeta, Version
+
+if TYPE_CHECKING:
+    from kv.clipping import Clipping
+    from kv.pipelining import Ahead, Pipeline
 
 Request = int
 """A request that was made and may be waited for: `worker.wait(request)`."""
@@ -151,6 +155,10 @@ class Worker(Protocol):
         count, as the servers know them, where a table or the job's mode counts steps.
         """
 
+    @property
+    def max_staleness(self) -> int | None:
+        """Updates that a table may have had since the pull of a push that is taken; None: any."""
+
     def sparse_table(
         self,
         name: str,
@@ -213,10 +221,40 @@ class Worker(Protocol):
         prefetch was made. An error is raised by the pull. In one process it does nothing.
         """
 
+    def pull_ahead(
+        self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
+    ) -> Ahead:
+        """Start a pull for the step that is `steps` after this one; its `values()` come there.
+
+        A server answers when it may answer a pull of that step, so that no mode is got round: in
+        `sync` when all rounds before that step are closed, in `ssp` when no worker is behind it by
+        more than `staleness`. Pushes that are made after that are not in the values.
+        """
+
+    def pipeline(self, depth: int = 1) -> Pipeline:
+        """Steps under way at a time: `depth` are asked for ahead, `depth` not waited for.
+
+            pipeline = worker.pipeline(depth=3)
+            for batch, (rows,) in pipeline.over(batches, lambda batch: [(table, batch.keys)]):
+                pipeline.push([(table, batch.keys, gradients(batch, rows))])
+
+        Raises:
+            SettingError: a wrong depth, or one above `max_staleness`.
+        """
+
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
-        """Push to many tables in one request per server."""
+        """Push to many tables in one request per server.
+
+        Args:
+            clipping: what is done to the gradients first, all tables' together.
+        """
 
     def push_pull_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0

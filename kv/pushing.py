@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from kv.checks import refuse_non_finite
 from kv.cutting import Cut, Piece, Range
 from kv.dense import BlockShare
-from kv.errors import NonFiniteError
 from kv.kernels.jit import frozen
 from kv.kernels.merge import first_not_finite
 from kv.kernels.transfer import copy_finite, gather_pairs, pack_blocks
 from kv.keylist import KeyList
 from van.buffers import Buffers
 
+NOT_SENT = "nothing was sent"
 Values = NDArray[np.float32]
 
 EmptyFor = Callable[[int, tuple[int, ...], DTypeLike], NDArray[Any]]
@@ -91,10 +92,9 @@ class SparseWrite:
         """It has no blocks."""
 
     def _refuse(self) -> None:
-        row, column = np.argwhere(~np.isfinite(self._values))[0]
-        key, number = int(self.keys[row]), self._values[row, column]
-        problem = f"{self.what} of key {key} contain {number}; nothing was sent"
-        raise NonFiniteError(self.table, problem)
+        refuse_non_finite(
+            self.table, self._values, self.keys, self.what.removesuffix("s"), NOT_SENT
+        )
 
 
 class DenseWrite:
@@ -129,9 +129,8 @@ class DenseWrite:
         else:
             is_finite = pack_blocks(flat, self._shares[server].blocks, out.view(np.uint32))
         if not is_finite:
-            place = [int(i) for i in np.argwhere(~np.isfinite(self._array))[0]]
-            problem = f"{self.what} at {place} contain {self._array[tuple(place)]}"
-            raise NonFiniteError(self.table, f"{problem}; nothing was sent")
+            what = self.what.removesuffix("s")
+            refuse_non_finite(self.table, self._array, None, what, NOT_SENT)
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """The blocks of a server."""

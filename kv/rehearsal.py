@@ -13,8 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from kv.engine import Engine
+from kv.optimizers import CLIPS, Optimizer
 from kv.spec import LINE, TableSpec
 
+_LEAST = 1e-9  # a norm above which any gradient is
 DIM = 8  # of the table that nobody sees
 
 
@@ -32,9 +34,11 @@ class Rehearsal:
     def play(self, spec: TableSpec) -> None:
         """Load the kernels of `spec`, whose mode and seed are resolved."""
         kinds = type(spec.optimizer), type(spec.initializer), type(spec.mode)
-        what = (spec.kind, spec.missing, spec.storage, *kinds)
+        care = _is_prepared(spec.optimizer), spec.optimizer.weight_bounds is not None
+        what = (spec.kind, spec.missing, spec.storage, *kinds, *care)
         if what in self._known:
             return
+        spec = replace(spec, optimizer=_eager(spec.optimizer))
         if spec.kind == "dense":
             self._play_dense(spec)
         else:
@@ -46,7 +50,7 @@ class Rehearsal:
         # No kernel's types depend on these, and neither width nor limits should get in the way.
         table = engine.define(replace(spec, dim=DIM, memory_limit=0, when_full="refuse"))
         keys, later = (_received(np.arange(n, n + 40, dtype=np.uint64)) for n in (0, 20))
-        values = _received(np.zeros((keys.size, DIM), np.float32))
+        values = _received(np.ones((keys.size, DIM), np.float32))
         engine.assign(table, keys, values)
         for _ in range(2):  # rows that are made, then rows that are there
             if spec.missing != "error":
@@ -62,11 +66,22 @@ class Rehearsal:
     def _play_dense(self, spec: TableSpec) -> None:
         engine = Engine(1)
         table = engine.define(replace(spec, shape=(LINE,), dim=LINE))
-        values = _received(np.zeros((1, LINE), np.float32))
+        values = _received(np.ones((1, LINE), np.float32))
         engine.assign(table, None, values)
         engine.push(table, 0, 0, None, values)
         engine.step(0, 0)
         engine.pull(table)
+
+
+def _is_prepared(optimizer: Optimizer) -> bool:
+    """Whether gradients may be changed before the step."""
+    return any(getattr(optimizer, setting) for setting in ("weight_decay", *CLIPS))
+
+
+def _eager(optimizer: Optimizer) -> Optimizer:
+    """The same, clipping whatever comes, if it clips."""
+    norms = ("clip_norm", "clip_global_norm")
+    return replace(optimizer, **{norm: _LEAST for norm in norms if getattr(optimizer, norm)})
 
 
 def _received(array: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ where it is large (`kv.cutting`).
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,11 +18,12 @@ from typing import Any, Self
 import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
+from kv.clipping import Clipping
 from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
-from kv.errors import KVError, SettingError
+from kv.errors import KVError, NonFiniteError, SettingError
 from kv.gather import Gatherer
 from kv.keylists.merged import MergedLists
 from kv.keylists.sent import SentLists
@@ -29,8 +31,9 @@ from kv.keylists.signature import signature_of
 from kv.leases.client import RemoteLeases
 from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
+from kv.pipelining import Pipeline
 from kv.placement import SlotMap
-from kv.prefetching import Prefetched, Prefetches
+from kv.prefetching import Prefetched, Prefetches, PulledAhead
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
@@ -57,6 +60,7 @@ from postoffice.postoffice import Postoffice
 from postoffice.resending import Place
 from postoffice.view import ClusterView
 from van.buffers import Buffers
+from van.errors import PsliteError
 from van.message import Clock, Flag, Message, Meta
 
 _CREATING, _READING = {"create": True}, {"create": False}  # bodies of pulls; nobody changes them
@@ -108,6 +112,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._steps, self._may_move = 0, may_move
         self.is_deterministic = is_deterministic
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
+        self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
         if max_staleness is not None:
             self._stale = StalePushes(self._customer, office.van, retry, seed)
@@ -209,8 +214,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             found = self._prefetches.take(self._prefetch_place(wanted, create), wanted)
             if found is not None:
                 self.counts["prefetch_used"] += 1
-                self._customer.wait(found.request)
-                self._bases.update(found.pull.clocks)
+                self._take(found)
                 return found.values_for(wanted)
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority)
@@ -247,6 +251,26 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self.counts["prefetch_dropped"] += 1
             self._customer.forget(dropped.request)
 
+    def pull_ahead(
+        self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
+    ) -> PulledAhead:
+        """Start a pull for the step that is `steps` after this one; see `kv.protocols.Worker`."""
+        given = [wanted_of(read) for read in reads]
+        wanted = [read.unique() for read in given]
+        pull = Pull([self._read(read) for read in wanted])
+        request = self._start(pull, wanted, create, priority, is_quiet=True, ahead=steps)
+        prefetched = Prefetched(request, wanted, pull)
+        return PulledAhead(prefetched, given, self._take, self._customer.forget)
+
+    def _take(self, prefetched: Prefetched) -> None:
+        """Wait for the values of a prefetch, which those pushed from now on were made with."""
+        self._customer.wait(prefetched.request)
+        self._bases.update(prefetched.pull.clocks)
+
+    def pipeline(self, depth: int = 1) -> Pipeline:
+        """Several steps under way; see `kv.protocols.Worker.pipeline`."""
+        return Pipeline(self, depth)
+
     def _prefetch_place(self, wanted: Sequence[Wanted], create: bool) -> tuple[int, ...]:
         tables = [read.table.id for read in wanted]
         return (create, self._signature(wanted), *tables)
@@ -258,12 +282,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         create: bool,
         priority: int,
         is_quiet: bool = False,
+        ahead: int = 0,
     ) -> Request:
         question = Question(
             Command.PULL,
             Flag.PULL,
             [read.table.id for read in wanted],
-            self._steps,
+            self._steps + ahead,
             self.slots,
             _CREATING if create else _READING,
             priority,
@@ -280,10 +305,28 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return SparseRead(table.name, wanted.keylist, cut, self.buffers, out)
 
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
         """Push to many tables in one request per server. The caller's arrays may change after."""
-        return self._start_push(_wanted_by(writes), writes, weight, priority)
+        try:
+            if clipping is not None:
+                writes = clipping.clipped(writes)
+            return self._start_push(_wanted_by(writes), writes, weight, priority)
+        except NonFiniteError as error:
+            raise self._unsent(error, writes) from None
+
+    def _unsent(self, error: NonFiniteError, writes: Sequence[Write]) -> NonFiniteError:
+        """The error of a push that was not sent, knowing whose it was; a server counts it."""
+        tables = [own_table(write[0]) for write in writes]
+        named = [table for table in tables if table.name == error.table]
+        with contextlib.suppress(PsliteError):  # the count is not worth another error
+            self._tell(Command.UNSENT, Flag.NONE, self._servers()[:1], named[:1], {"count": 1})
+        return error.knowing(step=self._steps, worker=self.rank)
 
     def push_pull_many(
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
@@ -296,7 +339,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> list[Values]:
         """What tables call: write, and read what they have prepared."""
         pull = Pull([self._read(read) for read in wanted])
-        request = self._start_push(wanted, writes, weight, priority, pull)
+        try:
+            request = self._start_push(wanted, writes, weight, priority, pull)
+        except NonFiniteError as error:
+            raise self._unsent(error, writes) from None
         try:
             self._customer.wait(request)
         except BaseException:
@@ -346,7 +392,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _cut(self, table: Table, keys: Keys) -> Cut:
         # A refused push changes nothing, so where servers may refuse keys it goes in one piece.
-        may_split = table.spec.missing != "error"
+        # Likewise what is clipped by the norm of all of it.
+        spec = table.spec
+        may_split = spec.missing != "error" and not spec.optimizer.clip_global_norm
         servers = len(self.lines().servers)
         # In a weighted mean a push counts by its weight wherever the keys of others are.
         is_everywhere = table.spec.aggregator == "weighted_mean"

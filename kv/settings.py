@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -21,7 +21,8 @@ GREATEST = 3e38  # about the largest float32
 class Named:
     """Base of a family; each member is a frozen dataclass with a `name` and numbers as fields.
 
-    A field whose metadata has a `family` holds a member of that family, or None.
+    A field whose metadata has a `family` holds a member of that family, or None; one with `is_pair`
+    two numbers of which each may be None, or None for both.
     """
 
     family: ClassVar[str]
@@ -37,8 +38,13 @@ class Named:
 
     def __post_init__(self) -> None:
         for field in self._fields():
-            family = field.metadata.get("family")
-            value = self._number(field.name) if family is None else self._member(field.name, family)
+            family, value = field.metadata.get("family"), getattr(self, field.name)
+            if family is not None:
+                value = self._member(field.name, family)
+            elif field.metadata.get("is_pair"):
+                value = self._pair(field.name, value)
+            else:
+                value = self._number(field.name, value)
             object.__setattr__(self, field.name, value)
         self.check()
 
@@ -54,8 +60,7 @@ class Named:
     def to_dict(self) -> dict[str, Any]:
         """The name and the settings, msgpack types only."""
         values = {f.name: getattr(self, f.name) for f in self._fields()}
-        plain = {k: v.to_dict() if isinstance(v, Named) else v for k, v in values.items()}
-        return {"name": self.name, **plain}
+        return {"name": self.name, **{key: _plain(value) for key, value in values.items()}}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
@@ -111,8 +116,16 @@ class Named:
             raise SettingError(self._label(), problem)
         return family.from_dict(value)
 
-    def _number(self, setting: str) -> float:
-        value = getattr(self, setting)
+    def _pair(self, setting: str, value: Any) -> tuple[float | None, float | None] | None:
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            problem = f"{setting} must be two numbers (low, high), None for an open end"
+            raise SettingError(self._label(), f"{problem}, not {value!r}")
+        low, high = (None if end is None else self._number(setting, end) for end in value)
+        return None if low is None and high is None else (low, high)
+
+    def _number(self, setting: str, value: Any) -> float:
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -120,6 +133,13 @@ class Named:
         if isinstance(value, bool) or not abs(number) <= GREATEST:
             raise SettingError(self._label(), f"{setting} must be a finite number, not {value!r}")
         return number
+
+
+def _plain(value: Any) -> Any:
+    """A setting in msgpack types."""
+    if isinstance(value, Named):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _unknown(what: str, given: str, known: list[str]) -> str:

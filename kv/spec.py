@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.bounds import stored_bounds
 from kv.consistency.settings import Consistency
 from kv.errors import SettingError
 from kv.initializers import Initializer, Uniform, Zeros
@@ -76,6 +77,7 @@ class TableSpec:
             object.__setattr__(self, "mode", self._mode_of(self.mode))
         self._check_type("optimizer", self.optimizer, Optimizer)
         self._check_type("initializer", self.initializer, Initializer)
+        self._check_bounds()
         object.__setattr__(self, "shape", sides(self.name, self.shape))
         object.__setattr__(self, "dim", self._whole("dim", self.dim))
         if not 1 <= self.dim <= MAX_DIM:
@@ -205,6 +207,12 @@ class TableSpec:
             for f in fields(self)
             if getattr(self, f.name) != getattr(other, f.name)
         )
+
+    def _check_bounds(self) -> None:
+        try:
+            stored_bounds(self.optimizer, self.storage)
+        except SettingError as error:
+            raise SettingError(f"table {self.name}", error.problem) from None
 
     def _check_policies(self) -> None:
         table = f"table {self.name}"

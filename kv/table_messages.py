@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from kv.engine import Write
 from kv.engine_table import Table
-from kv.errors import KVError, ValueShapeError
+from kv.errors import KVError, ValueShapeError, VersionMismatchError, in_step
 from kv.placement import slot_of
 from kv.spec import dense_keys
-from kv.table_protocol import Command, key_places
+from kv.table_protocol import PUSHES, Command, key_places
+from postoffice.node import role_and_rank
+from van.errors import PsliteError
 from van.message import Clock, Message, Meta, answer_to
 
 Tables = Sequence[tuple[int, Table, int]]
@@ -76,6 +78,17 @@ def writes_of(message: Message, tables: Tables) -> list[Write]:
     ]
     no_more(arrays)
     return writes
+
+
+def error_of(meta: Meta, error: Exception) -> Exception:
+    """The error of a request; that of a push says of which step and worker.
+
+    Who pushes may wait for it some steps later. One that is too stale says it in a form of its own.
+    """
+    is_named = isinstance(error, PsliteError) and not isinstance(error, VersionMismatchError)
+    if is_named and meta.cmd in PUSHES and meta.clocks:
+        return in_step(error, meta.clocks[0][1], role_and_rank(meta.sender)[1])
+    return error
 
 
 def next_array(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:

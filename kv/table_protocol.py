@@ -18,8 +18,11 @@
                                                                 shows, seconds seen
     CHANGED    -                          start, count, since,  keys, values; next, until in body
                                           until
+    UNSENT     -                          count                 -
 
 PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
+
+UNSENT tells of pushes that a worker did not send because their gradients were no numbers.
 
 `meta.clocks` names the tables, in the order of the arrays, with the worker's step; an answer has
 the tables' clocks there, each with the server's rank and the version of its rows. In a push each
@@ -77,6 +80,7 @@ class Command(IntEnum):
     META = 13
     CHANGED = 14
     BEGIN = 15
+    UNSENT = 16
 
 
 WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)

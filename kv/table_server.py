@@ -41,6 +41,7 @@ from kv.table_messages import (
     bases_of,
     clocks_of,
     counted,
+    error_of,
     is_whole,
     leave_pull,
     next_array,
@@ -159,6 +160,7 @@ class TableServer:
             Command.STATS: self._stats,
             Command.META: self._meta,
             Command.CHANGED: self._changed,
+            Command.UNSENT: self._unsent,
         }
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
@@ -382,7 +384,7 @@ class TableServer:
 
     def _error(self, message: Message, error: Exception) -> Message:
         log.debug("request failed: %r", message, exc_info=error)
-        answer = error_answer(message.meta, error, self.office.node_id)
+        answer = error_answer(message.meta, error_of(message.meta, error), self.office.node_id)
         if isinstance(error, VersionMismatchError):  # so that the worker can renew its base
             answer.meta.clocks = clocks_of(self._of(message.meta), self.office.rank)
         return answer
@@ -596,6 +598,11 @@ class TableServer:
 
     def _set_lr(self, message: Message) -> Answering:
         self.engine.set_lr(self._one(message.meta), float(message.meta.body["lr"]))
+        return Message(answer_to(message.meta))
+        yield
+
+    def _unsent(self, message: Message) -> Answering:
+        self.engine.note_non_finite(self._one(message.meta), int(message.meta.body["count"]))
         return Message(answer_to(message.meta))
         yield
 

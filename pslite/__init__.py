@@ -28,6 +28,7 @@ _HOMES = {
         "CheckpointMismatchError",
     ),
     "kv.protocols": ("Worker", "SparseTable", "DenseTable"),
+    "kv.clipping": ("Clipping",),
     "kv.worker": ("KVWorker",),
     "kv.pairs": ("KVPairs", "KVMeta"),
     "kv.server": ("KVServer", "KVServerDefaultHandle"),
@@ -119,6 +120,7 @@ __all__ = [
     "CheckpointMismatchError",
     "CheckpointWriteError",
     "Checkpoints",
+    "Clipping",
     "ClusterStartError",
     "ClusterStoppedError",
     "CodecError",
@@ -230,6 +232,7 @@ if TYPE_CHECKING:
         DamagedCheckpointError,
         NoCheckpointError,
     )
+    from kv.clipping import Clipping
     from kv.consistency.settings import SSP, Async, DCAsync, SemiSync, Sync
     from kv.errors import (
         ArenaFullError,

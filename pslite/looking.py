@@ -113,6 +113,8 @@ def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> st
         if delays := staleness(parts):
             listing = ", ".join(f"{label}: {counted(pushes)}" for label, pushes in delays.items())
             text.append(f"staleness of pushes to {table} (updates: pushes): {listing}")
+        if care := refused_and_clipped(parts):
+            text.append(f"gradients of {table}: {care}")
         if top := most_used(parts):
             listing = ", ".join(f"{key} ({counted(shows)})" for key, shows in top)
             text.append(f"most used keys of {table} (pushes): {listing}")
@@ -166,6 +168,17 @@ def staleness(parts: list[Report]) -> dict[str, int]:
     from kv.consistency.staleness import together
 
     return together(part.get("staleness", {}) for part in parts)
+
+
+def refused_and_clipped(parts: list[Report]) -> str:
+    """What was done to gradients of a table instead of applying them as they came, or nothing."""
+    said = {
+        "clipped_rows": "rows clipped",
+        "clipped_pushes": "pushes or rounds scaled to their norm",
+        "non_finite": "pushes or rounds refused as nan or inf",
+    }
+    counts = {key: sum(part.get(key, 0) for part in parts) for key in said}
+    return ", ".join(f"{counted(count)} {said[key]}" for key, count in counts.items() if count)
 
 
 def share(hits: float, misses: float) -> str:

@@ -121,6 +121,8 @@ class OptimizerConfig:
     weight_decay: float | None = field(default=None, metadata={"at_least": 0.0})
     clip_value: float | None = field(default=None, metadata={"at_least": 0.0})
     clip_norm: float | None = field(default=None, metadata={"at_least": 0.0})
+    clip_global_norm: float | None = field(default=None, metadata={"at_least": 0.0})
+    weight_bounds: str | None = None  # LOW:HIGH such as -1:1, or 0: for an open end
     schedule: str | None = None  # NAME:NUMBER:… such as warmup:1000,cosine:20000
 
 

@@ -55,6 +55,27 @@ def _optimizer(conf: ModelConfig, name: str, rate: float) -> Optimizer:
     try:
         if section.schedule is not None:
             given["schedule"] = schedules.parse(section.schedule)
+        if section.weight_bounds is not None:
+            given["weight_bounds"] = parse_bounds(section.weight_bounds)
         return Optimizer.by_name(name, **{**given, "lr": rate})
     except SettingError as error:
         raise ConfigError(str(error), section="optimizer") from error
+
+
+def parse_bounds(text: str) -> tuple[float | None, float | None]:
+    """`LOW:HIGH`, either of which may be missing.
+
+    >>> parse_bounds("-1:1"), parse_bounds("0:")
+    ((-1.0, 1.0), (0.0, None))
+
+    Raises:
+        ConfigError: it is not of this form.
+    """
+    low, colon, high = (part.strip() for part in text.partition(":"))
+    try:
+        if colon and (low or high):
+            return float(low) if low else None, float(high) if high else None
+    except ValueError:
+        pass
+    problem = f"{text!r} is not LOW:HIGH, such as -1:1, 0: or :0.5"
+    raise ConfigError(problem, section="optimizer", key="weight_bounds")

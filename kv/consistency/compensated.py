@@ -40,11 +40,11 @@ class DelayCompensated(Asynchronous):
 
     def on_pull(self, rank: int, keys: Keys, values: Values) -> None:
         if not self.progress.finished[rank]:  # else it will push nothing
-            self.seen.note(rank, keys, values)
+            self.seen.note(rank, self.clock, keys, values)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
         (due,) = super().on_push(rank, step, update)
-        seen, unknown = self.seen.find(rank, due.keys, due.grads.shape[1])
+        seen, unknown = self.seen.find(rank, due.base, due.keys, due.grads.shape[1])
         self.unseen += unknown
         return (due._replace(seen=seen, lam=self.lam),)
 

@@ -23,26 +23,34 @@ class SeenValues:
     def __init__(self, workers: int, pulls: int) -> None:
         self._lock = threading.Lock()
         self._pulls = pulls
-        self._of: list[deque[tuple[Keys, Values]]] = [deque() for _ in range(workers)]
+        self._of: list[deque[tuple[int, Keys, Values]]] = [deque() for _ in range(workers)]
 
-    def note(self, rank: int, keys: Keys, values: Values) -> None:
-        """Worker `rank` gets `values`, float32 (n, dim), of `keys`, uint64 (n,), rising."""
+    def note(self, rank: int, clock: int, keys: Keys, values: Values) -> None:
+        """Worker `rank` gets `values`, float32 (n, dim), of `keys`, uint64 (n,), rising.
+
+        Args:
+            clock: the table's, before the answer is given one.
+        """
         if not keys.size:
             return
-        kept = keys.copy(), values.copy()  # the answer's memory is the van's
+        kept = clock, keys.copy(), values.copy()  # the answer's memory is the van's
         with self._lock:
             mine = self._of[rank]
             mine.appendleft(kept)
             while len(mine) > self._pulls:
                 mine.pop()
 
-    def find(self, rank: int, keys: Keys, dim: int) -> tuple[Values, int]:
+    def find(self, rank: int, base: int, keys: Keys, dim: int) -> tuple[Values, int]:
         """What worker `rank` last saw of `keys`, float32 (n, dim), and of how many it is not known.
 
         Those are NaN in the answer.
+
+        Args:
+            base: the clock that came with the pull whose values the worker has used; later pulls,
+                for steps to come, are not looked at. -1: not known, all are.
         """
         with self._lock:
-            pulls = list(self._of[rank])
+            pulls = [pull[1:] for pull in self._of[rank] if base < 0 or pull[0] <= base]
         if pulls and np.array_equal(pulls[0][0], keys):
             return pulls[0][1], 0
         found = np.full((keys.size, dim), np.nan, np.float32)
@@ -66,4 +74,4 @@ class SeenValues:
     def nbytes(self) -> int:
         """Memory taken."""
         with self._lock:
-            return sum(k.nbytes + v.nbytes for pulls in self._of for k, v in pulls)
+            return sum(k.nbytes + v.nbytes for pulls in self._of for _, k, v in pulls)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.bounds import stored_bounds
 from kv.errors import SettingError
 from kv.kernels.adadelta import adadelta
 from kv.kernels.adagrad import adagrad
 from kv.kernels.adam import adam, corrections
 from kv.kernels.ftrl import ftrl
-from kv.kernels.gradients import clipped_square, prepare
+from kv.kernels.gradients import clamp, clipped_square, prepare
 from kv.kernels.jit import frozen
 from kv.kernels.momentum import momentum, nesterov
 from kv.kernels.rmsprop import rmsprop, rmsprop_momentum
@@ -110,19 +111,30 @@ class Step:
     Args:
         optimizer: what to do.
         is_whole: whether the rows of one call are one array, whose norm is clipped as one.
+        storage: of the weights, whose bounds must be numbers that it has.
+    Attributes:
+        clipped_rows: gradients of rows that clip_value or clip_norm has changed.
+        clipped_wholes: gradients of whole arrays that clip_norm has scaled.
     Raises:
         TypeError: an optimiser without a kernel, a mistake in this package.
     """
 
-    def __init__(self, optimizer: Optimizer, is_whole: bool = False) -> None:
+    def __init__(
+        self, optimizer: Optimizer, is_whole: bool = False, storage: str = "float32"
+    ) -> None:
         if type(optimizer) not in KERNELS:
             raise TypeError(f"{type(optimizer).__name__} has no kernel in kv.kernels.updates")
         self._schedule = optimizer.schedule
         self.set_lr(optimizer.lr)
         self._run, *self._settings = KERNELS[type(optimizer)](optimizer)
         decay = 0.0 if optimizer.decoupled else optimizer.weight_decay
-        self._prepares = bool(decay or optimizer.clip_value or optimizer.clip_norm)
-        self._is_plain = self._schedule is None and not self._prepares
+        row_norm = 0.0 if is_whole else optimizer.clip_norm
+        self._prepares = bool(decay or optimizer.clip_value or row_norm)  # else only by a scale
+        self._bounds = stored_bounds(optimizer, storage)
+        self._is_plain = not (
+            self._schedule or self._prepares or optimizer.clip_norm or self._bounds
+        )
+        self.clipped_rows = self.clipped_wholes = 0
         self._decay = np.float32(decay)
         self._value = np.float32(optimizer.clip_value or math.inf)
         norm = optimizer.clip_norm or math.inf
@@ -156,7 +168,20 @@ class Step:
         if self._whole_norm == math.inf:
             return ONE
         norm = math.sqrt(clipped_square(frozen(grads).reshape(-1), self._value))
-        return np.float32(min(1.0, self._whole_norm / norm) if norm else 1)
+        if norm <= self._whole_norm:
+            return ONE
+        self.clipped_wholes += 1
+        return np.float32(self._whole_norm / norm)
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether weights have bounds."""
+        return self._bounds is not None
+
+    def bound(self, data: Floats, dim: int, rows: NDArray[np.int64]) -> None:
+        """Bring weights that no step has made into the optimiser's bounds; arguments as below."""
+        if self._bounds is not None:
+            clamp(data, dim, rows, *self._bounds)
 
     def __call__(
         self, data: Floats, dim: int, rows: NDArray[np.int64], grads: Floats, clock: int
@@ -184,16 +209,22 @@ class Step:
         scale: np.float32,
     ) -> None:
         """A call, or a part of one, with its `rate` and the `scale` of all its gradients."""
-        if not self._prepares:
+        prepares = self._prepares or scale != ONE
+        if not prepares and self._bounds is None:
             self._run(data, dim, rows, grads, rate, *self._settings)
             return
         block = max(1, SCRATCH // dim)
         limits = self._value, self._norm, scale, self._decay
         for start in range(0, rows.size, block):
             part = slice(start, start + block)
-            ready = self._ready(min(block, rows.size - start), dim)
-            prepare(data, dim, rows[part], grads[part], *limits, ready)
-            self._run(data, dim, rows[part], frozen(ready), rate, *self._settings)
+            mine, given = rows[part], grads[part]
+            if prepares:
+                ready = self._ready(mine.size, dim)
+                self.clipped_rows += prepare(data, dim, mine, given, *limits, ready)
+                given = frozen(ready)
+            self._run(data, dim, mine, given, rate, *self._settings)
+            if self._bounds is not None:  # while the rows are in the cache
+                clamp(data, dim, mine, *self._bounds)
 
     def _ready(self, count: int, dim: int) -> Floats:
         """Memory for `count` gradients."""
@@ -202,6 +233,6 @@ class Step:
         return self._scratch[:count]
 
 
-def update_of(optimizer: Optimizer, is_whole: bool = False) -> Step:
+def update_of(optimizer: Optimizer, is_whole: bool = False, storage: str = "float32") -> Step:
     """The step of `optimizer`; see `Step`."""
-    return Step(optimizer, is_whole)
+    return Step(optimizer, is_whole, storage)

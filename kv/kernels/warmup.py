@@ -21,6 +21,7 @@ from kv.kernels import (
     delay,
     deltas,
     digest,
+    gradients,
     halves,
     merge,
     records,
@@ -158,6 +159,8 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
     rows.gather_or_zero(data, found, out)
     _warm_records(keys, found, data)
     _warm_halves(data, found, keys, values, out)
+    gradients.clipped_total(values, np.float32(1), np.float32(1))
+    gradients.clip_rows(values, np.float32(1), np.float32(1), out)
     delay.compensate(data, dim, found, values, values, np.float32(1), out)
     for variant in _variants(optimizer):
         update = updates.update_of(variant, is_whole=True)
@@ -168,7 +171,7 @@ def _warm_rows(keys: Any, values: Any, found: Any, optimizer: Optimizer) -> None
 def _variants(optimizer: Optimizer) -> Iterator[Optimizer]:
     """The settings of `optimizer` that call other kernels."""
     yield optimizer
-    yield dataclasses.replace(optimizer, clip_norm=1.0)
+    yield dataclasses.replace(optimizer, clip_norm=1e-9, weight_bounds=(-1.0, 1.0))
     if isinstance(optimizer, RMSprop):
         yield dataclasses.replace(optimizer, momentum=0.0 if optimizer.momentum else 0.9)
 

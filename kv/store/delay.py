@@ -1,4 +1,4 @@
-"""What a gradient's delay does to its step: a smaller rate, a corrected gradient, or both."""
+"""What all of a push does to each of its steps: a scale, a smaller rate, a corrected gradient."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ class Delay(NamedTuple):
         seen: the weights that the gradients were computed with, float32 (n, dim), NaN where that is
             not known; None: gradients are not corrected.
         lam: how much they are (`kv.kernels.delay`).
+        scale: what brings all gradients of the push to the norm allowed.
     """
 
     rate: float = 1.0
     seen: NDArray[np.float32] | None = None
     lam: np.float32 = np.float32(0)
+    scale: np.float32 = np.float32(1)
 
     def take(self, places: slice | NDArray[Any]) -> Delay:
         """That of the rows at `places` of the push."""

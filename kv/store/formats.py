@@ -40,7 +40,7 @@ class FloatRows:
         self.dim = spec.dim
         self.state_at = self._slots(spec.dim)  # floats before the state
         self.floats = self.state_at + spec.optimizer.state_floats(spec.dim)  # of a row
-        self.step = update_of(spec.optimizer, is_whole=spec.kind == "dense")
+        self.step = update_of(spec.optimizer, spec.kind == "dense", spec.storage)
         self._seed = np.uint64(table_seed(spec.seed or 0, spec.name))
         recipe, a, b = spec.initializer.recipe()
         self._recipe = (recipe, float(a), float(b))
@@ -57,6 +57,7 @@ class FloatRows:
     def preview(self, out: Values, places: Rows, keys: Keys) -> None:
         """out[places[i]] = what a new row of keys[i] would read; out: float32 (m, dim)."""
         kernels.initialize(out, places, keys, self.dim, *self._recipe, self._seed)
+        self.step.bound(out, self.dim, places)
 
     def initialize(self, data: Values, rows: Rows, keys: Keys) -> None:
         """Initial weights and state of `keys` into new rows."""
@@ -64,8 +65,9 @@ class FloatRows:
         self.reset_state(data, rows)
 
     def assign(self, data: Values, rows: Rows, values: Values) -> None:
-        """Set weights outright; the state starts again."""
+        """Set weights outright, within the optimiser's bounds; the state starts again."""
         kernels.scatter(data, rows, values)
+        self.step.bound(data, self.dim, rows)
         self.reset_state(data, rows)
 
     def reset_state(self, data: Values, rows: Rows) -> None:
@@ -90,7 +92,7 @@ class FloatRows:
             self.step(data, self.dim, rows, grads, clock)
             return
         grads = self._corrected(data, rows, grads, delay)
-        rate, scale = self._rate(clock, delay), self.step.scale(grads)
+        rate, scale = self._rate(clock, delay), self.step.scale(grads) * delay.scale
         self.step.apply(data, self.dim, rows, grads, rate, scale)
 
     def _corrected(self, data: Values, rows: Rows, grads: Values, delay: Delay) -> Values:
@@ -137,7 +139,10 @@ class HalfRows(FloatRows):
         self.reset_state(data, rows)
 
     def assign(self, data: Values, rows: Rows, values: Values) -> None:
-        halves.scatter_halves(data, rows, values)
+        if self.step.has_bounds:
+            values = np.array(values)
+            self.step.bound(values, self.dim, np.arange(rows.size))
+        halves.scatter_halves(data, rows, frozen(values))
         self.reset_state(data, rows)
 
     def update(
@@ -149,12 +154,13 @@ class HalfRows(FloatRows):
         clock: int,
         delay: Delay | None = None,
     ) -> None:
+        push_scale = np.float32(1)
         if delay is not None:
-            grads = self._corrected(data, rows, grads, delay)
+            grads, push_scale = self._corrected(data, rows, grads, delay), delay.scale
         width = self.dim + self.floats - self.state_at
         block = min(max(1, BLOCK // width), rows.size)
         wide, places = np.empty((block, width), np.float32), np.arange(block)
-        rate, scale = self._rate(clock, delay), self.step.scale(grads)
+        rate, scale = self._rate(clock, delay), self.step.scale(grads) * push_scale
         for start in range(0, rows.size, block):
             part = slice(start, start + block)
             mine, taken = rows[part], wide[: rows.size - start]

@@ -287,6 +287,8 @@ class SparseStore:
             evicted=self.limit.evicted,
             expired=0 if self._sweep is None else self._sweep.expired,
             spilled=self.limit.spilled,
+            clipped_rows=self.format.step.clipped_rows,
+            clipped_pushes=self.format.step.clipped_wholes,
             hot_hits=self._hits,
             hot_misses=self._misses,
             top=self._top.look(self.space),

@@ -30,6 +30,8 @@ class StoreStats:
     evicted: int  # rows forgotten because memory was full
     expired: int  # rows forgotten by the expiry policy
     spilled: int  # rows written to disk
+    clipped_rows: int  # gradients of rows that clip_value or clip_norm changed
+    clipped_pushes: int  # gradients that were scaled as a whole
     hot_hits: int  # keys found in memory
     hot_misses: int  # keys that had to be read from disk
     top: list[tuple[int, float]]  # most shown keys in memory and their shows, falling

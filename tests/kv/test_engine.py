@@ -108,9 +108,9 @@ BAD_GRADS = [
     (ones(1), ValueShapeError, "gradients have shape (1, 2), not (2, 2)"),
     (ones(2, 3), ValueShapeError, "gradients have shape (2, 3), not (2, 2)"),
     (np.ones((2, 2), complex), ValueShapeError, "real numbers"),
-    (np.array([[0, 0], [0, np.nan]], "f4"), NonFiniteError, "of key 9 contain nan"),
-    (np.array([[np.inf, 0], [0, 0]], "f4"), NonFiniteError, "of key 3 contain inf"),
-    (np.array([[1e300, 0], [0, 0]]), NonFiniteError, "of key 3 contain inf"),
+    (np.array([[0, 0], [0, np.nan]], "f4"), NonFiniteError, "of key 9 is nan"),
+    (np.array([[np.inf, 0], [0, 0]], "f4"), NonFiniteError, "of key 3 is inf"),
+    (np.array([[1e300, 0], [0, 0]]), NonFiniteError, "of key 3 is inf"),
 ]
 BAD_PUSHES = [(0, 0, k, ones(k.shape[0]), e, t) for k, e, t in BAD_KEYS] + [
     *((0, 0, keys_of(3, 9), g, e, t) for g, e, t in BAD_GRADS),
@@ -169,7 +169,7 @@ def test_assigned_values_must_be_finite() -> None:
     engine = Engine(1)
     table = engine.define(spec())
 
-    with pytest.raises(NonFiniteError, match="values of key 4 contain nan"):
+    with pytest.raises(NonFiniteError, match="value of key 4 is nan"):
         engine.assign(table, keys_of(4), np.full((1, 2), np.nan, np.float32))
 
     assert engine.size(table) == 0

@@ -24,6 +24,7 @@ from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Nesterov, Optimizer
 from kv.remote_worker import RemoteWorker
 from kv.table_protocol import Command
+from kv.tables import RemoteSparseTable
 from postoffice.errors import BarrierError, ClusterStoppedError, PostofficeError
 from pslite.local_nodes import LocalNodes
 from pslite.session import connect, local_cluster
@@ -91,13 +92,20 @@ def test_a_gradient_that_is_no_number_is_refused_before_anything_is_sent(
     worker: RemoteWorker, keys: list[int]
 ) -> None:
     table = worker.sparse_table("finite", 1, initializer=Zeros())
-    sent = worker.office.van.counts["sent"]
+    clocks, counted = table.get_meta().clocks, _non_finite(table)
 
-    with pytest.raises(NonFiniteError, match=r"table finite: gradients of key 9 contain nan"):
+    whose = r"table finite: gradient of key 9 is nan \(step \d+, worker 0; nothing was sent\)"
+    with pytest.raises(NonFiniteError, match=whose) as caught:
         table.push(keys, [[np.nan] if key == 9 else [1.0] for key in keys])
 
-    assert worker.office.van.counts["sent"] == sent
+    assert (caught.value.key, caught.value.step) == (9, worker.steps)
+    assert table.get_meta().clocks == clocks  # no server has had a push
     assert table.pull([4, 9]).tolist() == [[0.0], [0.0]]
+    assert _non_finite(table) == counted + 1
+
+
+def _non_finite(table: RemoteSparseTable) -> int:
+    return sum(stats["non_finite"] for stats in table.stats())
 
 
 def test_a_bad_gradient_of_a_dense_table_is_named_by_its_index(worker: RemoteWorker) -> None:
@@ -105,7 +113,7 @@ def test_a_bad_gradient_of_a_dense_table_is_named_by_its_index(worker: RemoteWor
     grad = np.zeros((70, 100))
     grad[66, 7] = np.nan
 
-    with pytest.raises(NonFiniteError, match=r"gradients at \[66, 7\] contain nan"):
+    with pytest.raises(NonFiniteError, match=r"gradient at \[66, 7\] is nan"):
         worker.wait(table.push(grad))
 
 

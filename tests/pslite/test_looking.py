@@ -52,6 +52,14 @@ def test_the_text_names_tables_rates_and_keys() -> None:
     assert "most used keys of user (pushes): 7 (2)" in text
 
 
+def test_the_text_tells_of_gradients_that_were_clipped_or_refused() -> None:
+    parts = [report(clipped_rows=7, non_finite=1), report(clipped_rows=5)]
+
+    said = "gradients of user: 12 rows clipped, 1 pushes or rounds refused as nan or inf"
+    assert said in table_stats({"user": parts})
+    assert "gradients of" not in table_stats({"user": [report()]})
+
+
 def test_the_text_tells_how_stale_pushes_were_on_all_servers() -> None:
     parts = [report(staleness={"0": 5, "17-32": 1}), report(staleness={"2": 1, "0": 2})]
 
