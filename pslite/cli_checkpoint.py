@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
-from van.errors import PsliteError
+from pslite.cli_options import TRACEBACKS, clear_errors
 
-EXIT_DIFFERENT, EXIT_ERROR = 1, 2
+EXIT_DIFFERENT = 1
 URL = click.argument("url")
-VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
-
-
-@contextlib.contextmanager
-def _clear_errors(verbose: bool) -> Iterator[None]:
-    try:
-        yield
-    except PsliteError as error:
-        if verbose:
-            traceback.print_exc()
-        click.echo(f"pslite: error: {error}", err=True)
-        sys.exit(EXIT_ERROR)
 
 
 @contextlib.contextmanager
@@ -52,7 +39,7 @@ def checkpoint() -> None:
 
 @checkpoint.command("list")
 @URL
-@VERBOSE
+@TRACEBACKS
 def list_command(url: str, verbose: bool) -> None:
     """Show the checkpoints of URL, oldest first.
 
@@ -62,7 +49,7 @@ def list_command(url: str, verbose: bool) -> None:
     Example:
       pslite checkpoint list run/checkpoints
     """
-    with _clear_errors(verbose):
+    with clear_errors(verbose):
         from kv.checkpoint.places import place_of
         from kv.checkpoint.shelf import Shelf
         from pslite.checkpoints import listing
@@ -73,7 +60,7 @@ def list_command(url: str, verbose: bool) -> None:
 @checkpoint.command()
 @URL
 @click.argument("names", nargs=-1)
-@VERBOSE
+@TRACEBACKS
 def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
     """Read checkpoints, all or those of NAMES, and compare every file with its checksum.
 
@@ -84,7 +71,7 @@ def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
       pslite checkpoint verify run/checkpoints
       pslite checkpoint verify s3://bucket/job ckpt-000007
     """
-    with _clear_errors(verbose):
+    with clear_errors(verbose):
         from kv.checkpoint.errors import DamagedCheckpointError
         from kv.checkpoint.places import place_of
         from kv.checkpoint.shelf import Shelf
@@ -114,7 +101,7 @@ def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
 @URL
 @click.argument("first")
 @click.argument("second")
-@VERBOSE
+@TRACEBACKS
 def diff(url: str, first: str, second: str, verbose: bool) -> None:
     """Compare the rows of two checkpoints, FIRST and SECOND: weights and optimiser state.
 
@@ -125,7 +112,7 @@ def diff(url: str, first: str, second: str, verbose: bool) -> None:
     Example:
       pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
     """
-    with _clear_errors(verbose):
+    with clear_errors(verbose):
         from kv.checkpoint.places import place_of
         from kv.checkpoint.reading import SavedTables, compare
         from kv.checkpoint.shelf import Shelf
@@ -160,7 +147,7 @@ def diff(url: str, first: str, second: str, verbose: bool) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder that gets a file for each table.",
 )
-@VERBOSE
+@TRACEBACKS
 def export(
     url: str, name: str | None, tables: tuple[str, ...], kind: str, out: Path, verbose: bool
 ) -> None:
@@ -175,7 +162,7 @@ def export(
       pslite checkpoint export run/checkpoints ckpt-000007 --table user --out tables
       duckdb -c "select key, weights[1] from 'tables/user.parquet' limit 5"
     """
-    with _clear_errors(verbose):
+    with clear_errors(verbose):
         from kv.checkpoint.errors import NoCheckpointError
         from kv.checkpoint.places import place_of
         from kv.checkpoint.reading import SavedTables

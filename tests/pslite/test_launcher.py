@@ -397,7 +397,7 @@ class Launcher:
     ) -> None:
         program = (
             "from pathlib import Path; from postoffice.config import ClusterConfig\n"
-            "from pslite.cli import leave; from pslite.config import JobConfig\n"
+            "from pslite.cli_options import leave; from pslite.config import JobConfig\n"
             "from pslite.launcher import LaunchOptions, run_local\n"
             f"job = JobConfig(cluster=ClusterConfig(servers={servers}, workers={workers}))\n"
             f"run_dir = {str(run_dir)!r}\n"
