@@ -24,6 +24,7 @@ from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
+from pslite.obituaries import LOOK, ObituaryReader
 from pslite.vans import make_van
 from van.addresses import place_of
 from van.errors import ConfigError
@@ -85,6 +86,7 @@ def make_office(settings: NodeSettings) -> Postoffice:
         shape_of(settings),
         bind=f"{cluster.transport}://{place}",
         rank=settings.rank,
+        nonce=settings.life,
     )
     if settings.job.van.resend == "on":
         office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
@@ -138,6 +140,8 @@ def _run_scheduler(settings: NodeSettings) -> None:
         log.warning("[param_sync] %s is set, but mode %s does not use it", key, sync.mode)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
+        if settings.life is not None:
+            office.van.every(LOOK, ObituaryReader(office.process_ended).turn)
         office.start()
         office.serve()
     finally:

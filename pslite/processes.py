@@ -38,6 +38,9 @@ class Child:
         process: started with stdout as a pipe that does not block.
         sink: gets the whole lines the node prints.
         log: gets every byte the node prints, unchanged.
+
+    Attributes:
+        unsaid: what is still to be written to its standard input.
     """
 
     def __init__(
@@ -48,6 +51,23 @@ class Child:
         self.pipe = process.stdout
         self.is_at_end = False  # its pipe is closed: it has ended or is about to
         self._sink, self._log, self._lines = sink, log, Lines()
+        self.unsaid = b""
+
+    def tell(self, data: bytes) -> None:
+        """Write to its standard input, if it has one; never waits: the rest goes with `say`."""
+        self.unsaid += data
+        self.say()
+
+    def say(self) -> None:
+        """Write on what it had no room for."""
+        if not self.unsaid or self.process.stdin is None:
+            return
+        try:
+            self.unsaid = self.unsaid[os.write(self.process.stdin.fileno(), self.unsaid) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self.unsaid = b""  # it has ended
 
     def read(self) -> int:
         """Take what has been printed, at most one chunk; the number of bytes."""
@@ -70,6 +90,8 @@ class Child:
             taken += nbytes
         self._show(self._lines.close())
         self.pipe.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         if self._log is not None:
             self._log.close()
 
@@ -124,9 +146,16 @@ class Family:
             self._guard.wait(guard.GRACE + UNKILLABLE)
 
     def start(
-        self, name: NodeName, command: Sequence[str], env: Mapping[str, str] | None = None
+        self,
+        name: NodeName,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        listens: bool = False,
     ) -> Child:
         """Start one child, in `env` or the environment of the family.
+
+        With `listens` its standard input is a pipe from here, see `Child.tell`.
 
         Raises:
             ConfigError: the command cannot be run, or its log cannot be written.
@@ -135,7 +164,7 @@ class Family:
         try:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**(self._env if env is None else env), guard.TOKEN: self.token},
@@ -151,7 +180,9 @@ class Family:
             raise ConfigError(f"{name}: cannot run {command[0]!r}: {reason}") from None
         self._tell_guard(process.pid)
         child = Child(name, process, self._sink, log)
-        os.set_blocking(child.pipe.fileno(), False)
+        for pipe in (process.stdin, child.pipe):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
         self._selector.register(child.pipe, selectors.EVENT_READ, child)
         self.children[name] = child
         return child
@@ -166,6 +197,8 @@ class Family:
 
         With `is_reading` false output stays with the children, who wait when their pipe is full.
         """
+        for child in self.children.values():
+            child.say()
         if not is_reading:
             select.select(self._watched, [], [], min(timeout, 0.01))
             return

@@ -114,6 +114,24 @@ def test_a_killed_server_with_a_copy_loses_no_push(chaos_job: ChaosJob) -> None:
     assert ended.seen("view", "worker 0")
 
 
+def test_what_the_launcher_sees_end_is_dead_at_once_whatever_the_time_out(
+    chaos_job: ChaosJob,
+) -> None:
+    """With keys as well, by which nobody else may say so."""
+    settings = (*COPIED, "cluster.on_worker_failure=continue", "security.curve=on")
+    plan = "kill worker:1@barrier:3+300ms, kill server:1@barrier:3+800ms"
+
+    ended = chaos_job(COPIED_ONES, plan, *settings, "cluster.heartbeat_timeout=30s")
+
+    assert ended.code == 0
+    died = {seen["node"]: seen for seen in ended.seen("died", "scheduler")}
+    assert set(died) == {"worker 1", "server 1"}
+    for seen in died.values():
+        assert seen["why"].startswith("has ended: killed by SIGKILL")
+        assert seen["after"] < 2.0
+    assert ended.seen("view", "worker 0")
+
+
 def test_a_killed_server_without_a_copy_ends_the_job_with_its_name(chaos_job: ChaosJob) -> None:
     ended = chaos_job(ONES, "kill server:1@barrier+300ms")
 
