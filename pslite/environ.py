@@ -132,6 +132,7 @@ def from_environ(
             key="DMLC_PS_ROOT_PORT",
         )
     cluster = _replace(cluster, {"host": _host(env, cluster, towards, of_interface)})
+    job.chaos.check(cluster)
     return NodeSettings(
         role=role,
         rank=_rank(env, role, cluster),

@@ -39,12 +39,14 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
         command: the worker program; a leading `python` is the Python that runs this.
         options: where output goes, and the like.
     Raises:
-        ConfigError: the command is not found, too many nodes, or a folder cannot be written.
+        ConfigError: the command is not found, too many nodes, a plan of faults that names none of
+            them, or a folder that cannot be written.
     """
     options = options or LaunchOptions()
     env = environ.current() if options.env is None else options.env
     command = resolve_command(command, env)
     check_size(job)
+    job.chaos.check(job.cluster)
     with _run_directory(options) as run_dir:
         folder = None if run_dir is None else run_dir.path
         with keys_of_job(job, folder) as keyed:

@@ -138,6 +138,8 @@ def _run_scheduler(settings: NodeSettings) -> None:
     sync = settings.job.param_sync
     for key in sync.unused:  # said by one node of the job
         log.warning("[param_sync] %s is set, but mode %s does not use it", key, sync.mode)
+    for fault in settings.job.chaos.parsed.processes if settings.life is None else ():
+        log.warning("[chaos] plan: %s does not happen: only pslite local does that", fault)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
         if settings.life is not None:

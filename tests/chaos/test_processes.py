@@ -167,13 +167,22 @@ def test_what_a_network_does_wrong_loses_and_repeats_no_push(chaos_job: ChaosJob
     assert len(ended.report["injected"]) == 5
 
 
-def test_a_plan_that_makes_no_sense_is_refused_before_anything_starts(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "kill serber@20s")
+@pytest.mark.parametrize(
+    ("plan", "problem", "mark"),
+    [
+        ("kill serber@20s", "expected a role (scheduler, server, worker), got 'serber'", 5),
+        ("kill server:9@20s", "there is no server 9 in a job of 2 servers: they are 0 to 1", 12),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_before_anything_starts(
+    chaos_job: ChaosJob, plan: str, problem: str, mark: int
+) -> None:
+    ended = chaos_job(ONES, plan)
 
     assert ended.code == 2
     assert ended.out == ""
-    assert "[chaos] plan: expected a role (scheduler, server, worker), got 'serber'" in ended.err
-    assert "    kill serber@20s\n         ^" in ended.err
+    assert f"[chaos] plan: {problem}" in ended.err
+    assert f"    {plan}\n    {' ' * mark}^" in ended.err
 
 
 @pytest.mark.slow
