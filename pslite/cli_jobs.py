@@ -136,8 +136,9 @@ def node(verbose: int) -> None:
       PSLITE_RANK              the rank it asks for; unset: any that is free
       PSLITE_VERBOSE           0, 1 (connections) or 2 (every message); else PS_VERBOSE
       PSLITE_RUN               the job's run folder, for what nodes write there
-      PSLITE_LIFE              a number that `pslite local` knows this process by; a scheduler that
-                               has one reads from standard input which of them have ended
+    Variables that `pslite local` sets:
+      PSLITE_LIFE              a number that it knows this process by
+      PSLITE_LAUNCHER          stdin: where it tells the scheduler which processes have ended
     Settings, the same for every node:
       PSLITE_CONF              an ini file, such as conf/local.ini
       PSLITE_SET               lines section.key=value that override it

@@ -18,7 +18,8 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     PSLITE_RANK                     the rank this node asks for
     PSLITE_RUN                      the job's run folder, for what nodes write there (the ledger)
     PSLITE_LIFE                     a number of this process alone, by which its launcher tells the
-                                    scheduler of its end; a scheduler then reads standard input
+                                    scheduler of its end
+    PSLITE_LAUNCHER                 stdin: where a scheduler hears from its launcher
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ OURS = (
     "PSLITE_RANK",
     "PSLITE_RUN",
     "PSLITE_LIFE",
+    "PSLITE_LAUNCHER",
 )
 
 _MOST_LIFE = (1 << 63) - 1
@@ -75,6 +77,7 @@ class NodeSettings:
     verbose: int = 0
     run_dir: Path | None = None  # the job's folder; None: nodes write no files
     life: int | None = None  # what its launcher knows this process by; None: it has no launcher
+    hears_launcher: bool = False  # a scheduler whose standard input is a pipe from its launcher
 
     @property
     def scheduler(self) -> str:
@@ -140,6 +143,7 @@ def from_environ(
         verbose=verbosity(env),
         run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
         life=_whole(env, "PSLITE_LIFE", _MOST_LIFE),
+        hears_launcher=env.get("PSLITE_LAUNCHER") == "stdin",
     )
 
 
@@ -183,6 +187,8 @@ def to_environ(settings: NodeSettings) -> dict[str, str]:
         env["PSLITE_RUN"] = str(settings.run_dir)
     if settings.life is not None:
         env["PSLITE_LIFE"] = str(settings.life)
+    if settings.hears_launcher:
+        env["PSLITE_LAUNCHER"] = "stdin"
     return env
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from pslite import environ
 from pslite.capacity import check_size
 from pslite.config import JobConfig
+from pslite.kept import forget_places
 from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
 from pslite.rundir import RunDirectory
@@ -47,11 +48,13 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
     command = resolve_command(command, env)
     check_size(job)
     job.chaos.check(job.cluster)
+    job.checkpoint.require_place()
     with _run_directory(options) as run_dir:
         folder = None if run_dir is None else run_dir.path
         with keys_of_job(job, folder) as keyed:
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
+                forget_places(run_dir.path)
             lasting = with_journal(keyed, folder)
             makes_keys = not job.security.keys
             return LocalJob(lasting, command, env, options, run_dir, makes_keys=makes_keys).run()

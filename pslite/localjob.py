@@ -105,12 +105,13 @@ class LocalJob:
             grace=options.grace,
             tolerance=tolerance_of(job),
         )
-        self._recovery = Recovery(job)
+        folder = None if run_dir is None else run_dir.path
+        self._recovery = Recovery(job, folder)
         self._growth = Growth(job, makes_keys, self._start_server, self._is_running)
         self._obituaries = Obituaries()
         self._commands: CommandSocket | None = None
         self._screen = Screen(options.out, colour=options.colour)
-        self._family = Family(self._show, self._env, options.log_dir)
+        self._family = Family(self._show, self._env, options.log_dir, folder)
         self._inbox = SignalInbox()
         self._chaos = self._make_chaos()
         self._address: str | None = None  # where the scheduler listens
@@ -135,7 +136,7 @@ class LocalJob:
         begun, code = time.monotonic(), 1
         try:
             with self._inbox, self._family:
-                self._note(state="starting", launcher=os.getpid(), name=self._job.run.name)
+                self._note(name=self._job.run.name)
                 self._family.watch(self._inbox.fileno())
                 self._listen()
                 self._prepare()
@@ -220,6 +221,7 @@ class LocalJob:
             verbose=self._options.verbose,
             run_dir=None if self._run_dir is None else self._run_dir.path.resolve(),
             life=self._obituaries.born(name),
+            hears_launcher=name == SCHEDULER,
         )
         self._start(name, command, environ.child_environ(self._env, settings))
 
@@ -371,8 +373,7 @@ class LocalJob:
         if lines and not is_in_sight:
             block = "".join(f"\n    {line}" for line in lines)
             self._say(f"the last lines of {failure.node}:{block}")
-        advice = self._recovery.advice(failure.node)
-        if advice:
+        for advice in self._recovery.advice(failure.node):
             self._say(advice)
         return failure.exit_code
 

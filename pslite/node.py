@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+from functools import partial
 
 from kv.leases.desk import LeaseDesk
 from postoffice.config import join_address
@@ -22,6 +23,7 @@ from postoffice.resending import Resend
 from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
+from pslite.kept import note_place
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
 from pslite.obituaries import LOOK, ObituaryReader
@@ -138,12 +140,13 @@ def _run_scheduler(settings: NodeSettings) -> None:
     sync = settings.job.param_sync
     for key in sync.unused:  # said by one node of the job
         log.warning("[param_sync] %s is set, but mode %s does not use it", key, sync.mode)
-    for fault in settings.job.chaos.parsed.processes if settings.life is None else ():
+    for fault in settings.job.chaos.parsed.processes if not settings.hears_launcher else ():
         log.warning("[chaos] plan: %s does not happen: only pslite local does that", fault)
     try:
         print(f"{LISTENING}{place_of(office.listen())}", flush=True)
-        if settings.life is not None:
-            office.van.every(LOOK, ObituaryReader(office.process_ended).turn)
+        if settings.hears_launcher:
+            lost = partial(office.stop, "the launcher of this job has ended")
+            office.van.every(LOOK, ObituaryReader(office.process_ended, lost).turn)
         office.start()
         office.serve()
     finally:
@@ -204,8 +207,12 @@ def _run_server(settings: NodeSettings) -> None:
             job.server.spill_dir,
             job.param_sync.max_staleness,
         )
+        run = settings.run_dir
         CheckpointServer(
-            office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+            office,
+            tables.engine,
+            owned=lambda: tables.desk.slots.owner == office.rank,
+            on_place=lambda url: note_place(run, url) if run is not None else None,
         )
         Replicator(tables)
         if job.server.app:

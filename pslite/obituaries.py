@@ -3,7 +3,8 @@
 The launcher gives each process that it starts a number of its own, with which the process
 registers. When one fails a line goes to the scheduler's standard input, a pipe that only the
 launcher holds. So nobody else can say it, with or without keys, and only that life of that node is
-declared dead.
+declared dead. The pipe ends with the launcher, so the scheduler also knows when that is gone, even
+if its guard was killed as well.
 
     {"life": 4611686018427387904, "why": "has ended: killed by SIGKILL"}
 """
@@ -51,11 +52,12 @@ class ObituaryReader:
 
     Args:
         end: called for each process that has ended; again, if it cannot be taken in yet.
+        lost: called when the launcher itself has ended.
         file: descriptor to read from; what is no pipe is not read.
     """
 
-    def __init__(self, end: End, file: int = _STDIN) -> None:
-        self._end, self._file = end, file
+    def __init__(self, end: End, lost: Callable[[], None], file: int = _STDIN) -> None:
+        self._end, self._lost, self._file = end, lost, file
         self._torn = b""
         self._told: list[tuple[int, str]] = []
         try:
@@ -76,7 +78,9 @@ class ObituaryReader:
             data = os.read(self._file, 1 << 16)
         except BlockingIOError:
             return
-        self._is_open = bool(data)  # else the launcher has ended
+        if not data:
+            self._is_open = False
+            self._lost()
         *lines, self._torn = (self._torn + data).split(b"\n")
         self._torn = self._torn[-_LONGEST:]
         self._told += [found for line in lines if (found := _read_line(line)) is not None]

@@ -110,12 +110,19 @@ class Family:
         sink: gets the whole lines each child prints.
         env: the environment to start from.
         log_dir: where the output of each child is also written, unchanged; None: nowhere.
+        run_dir: the job's folder, whose `cluster.json` is brought to an end if this process cannot.
     """
 
-    def __init__(self, sink: Sink, env: Mapping[str, str], log_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        env: Mapping[str, str],
+        log_dir: Path | None = None,
+        run_dir: Path | None = None,
+    ) -> None:
         self.token = secrets.token_hex(8)
         self.children: dict[NodeName, Child] = {}
-        self._sink, self._env, self._log_dir = sink, env, log_dir
+        self._sink, self._env, self._log_dir, self._run_dir = sink, env, log_dir, run_dir
         self._selector = selectors.DefaultSelector()
         self._logs: set[Path] = set()
         self._next_look = 0.0
@@ -123,9 +130,10 @@ class Family:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Family:
+        folder = "" if self._run_dir is None else str(self._run_dir.resolve())
         # By path and without site: the guard needs nothing of ours and should be up at once.
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, self.token],
+            [sys.executable, "-I", "-S", guard.__file__, self.token, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={name: value for name, value in self._env.items() if name != guard.TOKEN},
@@ -141,6 +149,7 @@ class Family:
             self._bury(child)
         self._selector.close()
         if self._guard is not None and self._guard.stdin is not None:
+            self._tell_guard(guard.OVER)
             with contextlib.suppress(BrokenPipeError):
                 self._guard.stdin.close()
             self._guard.wait(guard.GRACE + UNKILLABLE)
@@ -178,7 +187,7 @@ class Family:
                 log.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"{name}: cannot run {command[0]!r}: {reason}") from None
-        self._tell_guard(process.pid)
+        self._tell_guard(b"%d" % process.pid)
         child = Child(name, process, self._sink, log)
         for pipe in (process.stdin, child.pipe):
             if pipe is not None:
@@ -240,10 +249,10 @@ class Family:
         child.close()
         del self.children[child.name]
 
-    def _tell_guard(self, pid: int) -> None:
+    def _tell_guard(self, word: bytes) -> None:
         if self._guard is not None and self._guard.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._guard.stdin.fileno(), b"%d\n" % pid)
+                os.write(self._guard.stdin.fileno(), word + b"\n")
 
     def _open_log(self, name: NodeName) -> BinaryIO | None:
         if self._log_dir is None:

@@ -27,11 +27,16 @@ class Pipe:
         self.out, self.into = os.pipe()
         self.told: list[tuple[int, str]] = []
         self.is_ready = True
-        self.reader = ObituaryReader(self._end, self.out)
+        self.is_lost = False
+        self.reader = ObituaryReader(self._end, self._lose, self.out)
 
     def _end(self, life: int, why: str) -> bool:
         self.told.append((life, why))
         return self.is_ready
+
+    def _lose(self) -> None:
+        assert not self.is_lost
+        self.is_lost = True
 
     def write(self, data: bytes) -> None:
         os.write(self.into, data)
@@ -84,16 +89,24 @@ def test_what_no_launcher_says_is_passed_over(noise: list[bytes]) -> None:
     assert all(type(life) is int for life, _ in pipe.told)
 
 
-def test_a_scheduler_whose_input_is_no_pipe_or_ends_goes_on(pipe: Pipe) -> None:
+def test_an_input_that_is_no_pipe_says_nothing(pipe: Pipe) -> None:
     with open(os.devnull) as nothing:
-        ObituaryReader(lambda life, why: True, nothing.fileno()).turn()
-    ObituaryReader(lambda life, why: True, 1 << 20).turn()  # no such descriptor
+        for file in (nothing.fileno(), 1 << 20):  # and no such descriptor
+            ObituaryReader(pipe._end, pipe._lose, file).turn()
+
+    assert (pipe.told, pipe.is_lost) == ([], False)
+
+
+def test_a_launcher_that_has_ended_is_lost_once(pipe: Pipe) -> None:
+    pipe.reader.turn()
+    assert not pipe.is_lost
     os.close(pipe.into)
     pipe.into = pipe.out  # closed once, by the fixture
+
     pipe.reader.turn()
     pipe.reader.turn()
 
-    assert pipe.told == []
+    assert pipe.is_lost
 
 
 def test_a_scheduler_that_stands_still_does_not_hold_the_launcher_up() -> None:
