@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from pslite.cli_options import TRACEBACKS, clear_errors
+from pslite.cli_options import RUN, TRACEBACKS, clear_errors
 
 EXIT_DIFFERENT = 1
 URL = click.argument("url")
+URL_OR_RUN = click.argument("url", required=False)
 
 
 @contextlib.contextmanager
@@ -28,19 +29,22 @@ def checkpoint() -> None:
     """Look at checkpoints: list, verify, compare, export.
 
     URL is the folder of the checkpoints, as [checkpoint] dir has it, or a URL such as
-    s3://bucket/job.
+    s3://bucket/job. `list` and `verify` without URL take the places in which the job in --run has
+    kept checkpoints, also those that its program has chosen.
 
     \b
     Examples:
       pslite checkpoint list run/checkpoints
+      pslite checkpoint list --run run/night
       pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
     """
 
 
 @checkpoint.command("list")
-@URL
+@URL_OR_RUN
+@RUN
 @TRACEBACKS
-def list_command(url: str, verbose: bool) -> None:
+def list_command(url: str | None, run_dir: Path | None, verbose: bool) -> None:
     """Show the checkpoints of URL, oldest first.
 
     STEPS is how many steps a worker had completed, ROWS what a full checkpoint at that moment has.
@@ -50,18 +54,20 @@ def list_command(url: str, verbose: bool) -> None:
       pslite checkpoint list run/checkpoints
     """
     with clear_errors(verbose):
-        from kv.checkpoint.places import place_of
-        from kv.checkpoint.shelf import Shelf
-        from pslite.checkpoints import listing
+        from pslite.checkpoints import listing, shelf_of
 
-        click.echo(listing(Shelf(place_of(url))))
+        for place in _places(url, run_dir):
+            if url is None:
+                click.echo(f"{place}:")
+            click.echo(listing(shelf_of(place)))
 
 
 @checkpoint.command()
-@URL
+@URL_OR_RUN
 @click.argument("names", nargs=-1)
+@RUN
 @TRACEBACKS
-def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
+def verify(url: str | None, names: tuple[str, ...], run_dir: Path | None, verbose: bool) -> None:
     """Read checkpoints, all or those of NAMES, and compare every file with its checksum.
 
     Exits with 1 if one is damaged; each file that is says so by name.
@@ -72,29 +78,51 @@ def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
       pslite checkpoint verify s3://bucket/job ckpt-000007
     """
     with clear_errors(verbose):
-        from kv.checkpoint.errors import DamagedCheckpointError
-        from kv.checkpoint.places import place_of
-        from kv.checkpoint.shelf import Shelf
-        from pslite.checkpoints import size
-
-        shelf = Shelf(place_of(url))
-        chosen = list(names) or shelf.names()
-        if not chosen:
-            click.echo(f"no checkpoints in {url}")
         damaged = 0
-        for name in chosen:
-            try:
-                chain = shelf.chain(name)
-                nbytes = sum(manifest.nbytes for manifest in chain)
-                with _bar(nbytes, name) as update:
-                    shelf.verify(name, update)
-            except DamagedCheckpointError as error:
-                damaged += 1
-                click.echo(f"{name}: DAMAGED: {error.reason}")
-            else:
-                files = sum(len(manifest.files()) for manifest in chain)
-                click.echo(f"{name}: good ({files} files, {size(nbytes)})")
+        for place in _places(url, run_dir):
+            if url is None:
+                click.echo(f"{place}:")
+            damaged += _verify(place, names)
     sys.exit(EXIT_DIFFERENT if damaged else 0)
+
+
+def _verify(url: str, names: Sequence[str]) -> int:
+    """Say of checkpoints whether they are good; the number of those that are not."""
+    from kv.checkpoint.errors import DamagedCheckpointError
+    from pslite.checkpoints import shelf_of, size
+
+    shelf = shelf_of(url)
+    chosen = list(names) or shelf.names()
+    if not chosen:
+        click.echo(f"no checkpoints in {url}")
+    damaged = 0
+    for name in chosen:
+        try:
+            chain = shelf.chain(name)
+            nbytes = sum(manifest.nbytes for manifest in chain)
+            with _bar(nbytes, name) as update:
+                shelf.verify(name, update)
+        except DamagedCheckpointError as error:
+            damaged += 1
+            click.echo(f"{name}: DAMAGED: {error.reason}")
+        else:
+            files = sum(len(manifest.files()) for manifest in chain)
+            click.echo(f"{name}: good ({files} files, {size(nbytes)})")
+    return damaged
+
+
+def _places(url: str | None, run_dir: Path | None) -> list[str]:
+    """The URL, or those of the job in a run folder, of which it is said if it was killed."""
+    from pslite.kept import places_of_job
+    from pslite.rundir import how_ended, read_cluster
+
+    if url is not None:
+        return [url]
+    run = run_dir or Path("run")
+    state = read_cluster(run)
+    if state.get("lost"):
+        click.echo(f"pslite: {how_ended(run, state)}", err=True)
+    return places_of_job(run)
 
 
 @checkpoint.command()
@@ -113,12 +141,10 @@ def diff(url: str, first: str, second: str, verbose: bool) -> None:
       pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
     """
     with clear_errors(verbose):
-        from kv.checkpoint.places import place_of
         from kv.checkpoint.reading import SavedTables, compare
-        from kv.checkpoint.shelf import Shelf
-        from pslite.checkpoints import differences
+        from pslite.checkpoints import differences, shelf_of
 
-        shelf = Shelf(place_of(url))
+        shelf = shelf_of(url)
         one, other = (SavedTables(shelf, shelf.chain(name)) for name in (first, second))
         found = []
         with _bar(len(one.specs.keys() | other.specs.keys()), "tables") as update:
@@ -164,12 +190,11 @@ def export(
     """
     with clear_errors(verbose):
         from kv.checkpoint.errors import NoCheckpointError
-        from kv.checkpoint.places import place_of
         from kv.checkpoint.reading import SavedTables
-        from kv.checkpoint.shelf import Shelf
         from pslite.checkpoint_export import export_tables
+        from pslite.checkpoints import shelf_of
 
-        shelf = Shelf(place_of(url))
+        shelf = shelf_of(url)
         chosen = name or shelf.last_good()
         if chosen is None:
             raise NoCheckpointError(url, "there is no good checkpoint to export")

@@ -109,6 +109,8 @@ def audit(run_dir: Path, as_json: bool) -> None:
 
     with clear_errors():
         accounts = auditing.audit(run_dir)
+        if note := auditing.standing(run_dir):
+            click.echo(f"pslite: {note}", err=True)
         found = json.dumps(auditing.as_json(accounts), indent=2)
         click.echo(found if as_json else auditing.report(accounts))
         leave(0 if auditing.balances(accounts) else 1)

@@ -16,6 +16,7 @@ from typing import Any
 
 from kv.checkpoint.errors import CheckpointError
 from kv.checkpoint.places import local_folder
+from van.errors import ConfigError
 
 FILE = "checkpoints.jsonl"
 
@@ -48,6 +49,18 @@ def places_of(run: Path) -> dict[str, str]:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             noted: dict[str, Any] = json.loads(line)
             found.setdefault(str(noted["path"]), str(noted["url"]))
+    return found
+
+
+def places_of_job(run: Path) -> list[str]:
+    """Where the job in the folder `run` has kept checkpoints.
+
+    Raises:
+        ConfigError: nowhere, by all that is known there.
+    """
+    found = list(places_of(run))
+    if not found:
+        raise ConfigError(f"the job in {run} keeps no checkpoints; name their folder")
     return found
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pslite import environ
 from pslite.capacity import check_size
 from pslite.config import JobConfig
-from pslite.kept import forget_places
+from pslite.kept import forget_places, note_place
 from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
 from pslite.rundir import RunDirectory
@@ -55,6 +55,8 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
                 forget_places(run_dir.path)
+                if job.checkpoint.dir:
+                    note_place(run_dir.path, job.checkpoint.dir)
             lasting = with_journal(keyed, folder)
             makes_keys = not job.security.keys
             return LocalJob(lasting, command, env, options, run_dir, makes_keys=makes_keys).run()

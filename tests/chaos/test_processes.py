@@ -132,11 +132,17 @@ def test_what_the_launcher_sees_end_is_dead_at_once_whatever_the_time_out(
     assert ended.seen("view", "worker 0")
 
 
-def test_a_killed_server_without_a_copy_ends_the_job_with_its_name(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "kill server:1@barrier+300ms")
+def test_a_killed_server_without_a_copy_ends_the_job_with_its_name_and_that_of_the_checkpoint(
+    chaos_job: ChaosJob,
+) -> None:
+    """Also of one that the program has taken in a folder of its own choice."""
+    program = ONES.replace('worker.barrier("ready")', "pslite.Checkpoints(worker, 'own').save()")
+
+    ended = chaos_job(program, "kill server:1@checkpoint+1s")
 
     assert ended.code == 128 + 9
     assert "server 1: killed by SIGKILL" in ended.err
+    assert "the last good checkpoint is ckpt-000001 in own; the job goes on" in ended.err
 
 
 def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: ChaosJob) -> None:
