@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+from functools import partial
 from typing import Any
 
 from kv.leases.desk import LeaseDesk
@@ -23,8 +24,10 @@ from postoffice.resending import Resend
 from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
+from pslite.kept import note_place
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
+from pslite.obituaries import LOOK, ObituaryReader
 from pslite.repeating import check_repeatable, why_fixed
 from pslite.vans import make_van
 from van.addresses import place_of
@@ -88,6 +91,7 @@ def make_office(settings: NodeSettings) -> Postoffice:
         shape_of(settings),
         bind=f"{cluster.transport}://{place}",
         rank=settings.rank,
+        nonce=settings.life,
     )
     if settings.job.van.resend == "on":
         office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
@@ -142,9 +146,14 @@ def _run_scheduler(settings: NodeSettings) -> None:
     sync = settings.job.param_sync
     for key in sync.unused:  # said by one node of the job
         log.warning("[param_sync] %s is set, but mode %s does not use it", key, sync.mode)
+    for fault in settings.job.chaos.parsed.processes if not settings.hears_launcher else ():
+        log.warning("[chaos] plan: %s does not happen: only pslite local does that", fault)
     try:
         with whole_at_signal(None if dealing is None else dealing.close):
             print(f"{LISTENING}{place_of(office.listen())}", flush=True)
+            if settings.hears_launcher:
+                lost = partial(office.stop, "the launcher of this job has ended")
+                office.van.every(LOOK, ObituaryReader(office.process_ended, lost).turn)
             office.start()
             office.serve()
     except BaseException as error:
@@ -218,8 +227,12 @@ def _run_server(settings: NodeSettings) -> None:
             order,
             **chosen,
         )
+        run = settings.run_dir
         CheckpointServer(
-            office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+            office,
+            tables.engine,
+            owned=lambda: tables.desk.slots.owner == office.rank,
+            on_place=lambda url: note_place(run, url) if run is not None else None,
         )
         Replicator(tables)
         if job.server.app:
