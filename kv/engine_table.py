@@ -23,7 +23,7 @@ from kv.consistency.settings import SemiSync
 from kv.consistency.staleness import Staleness
 from kv.dense import BlockShare, share_of
 from kv.engine_log import Cause
-from kv.errors import KeyListError
+from kv.errors import KeyListError, SettingError
 from kv.executor import Turns, run_through
 from kv.keylist import as_values
 from kv.placement import slot_of
@@ -57,6 +57,7 @@ class Table(ABC):
     """What an engine asks of a table.
     Attributes:
         staleness: of the pushes that counted, where their base was known.
+        lr: the learning rate that was set; None: it is the definition's.
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
             a thread that those turns need.
     """
@@ -68,6 +69,7 @@ class Table(ABC):
         self.spec, self.mode = spec, mode
         self.id = table_id(spec.name)
         self.staleness = Staleness()
+        self.lr: float | None = None
         self.settling = threading.Lock()
 
     @property
@@ -81,6 +83,18 @@ class Table(ABC):
     def _cause(self, update: Update) -> Cause:
         """What one who keeps copies is told of the change that `update` makes."""
         return Cause(update.push, update.clock if self.mode.holds else -1, update.clock)
+
+    def set_lr(self, lr: float) -> None:
+        """From the next update on the learning rate is `lr`, times the schedule's factor.
+
+        Raises:
+            SettingError: `lr` is no finite number of 0 or more.
+        """
+        try:
+            self.store.set_lr(lr)
+        except SettingError as error:
+            raise SettingError(f"table {self.spec.name}", error.problem) from None
+        self.lr = lr
 
     def answered(self, rank: int, keys: Keys | None, values: Values) -> None:
         """A pull of worker `rank` is answered with `values`; `keys` None: all blocks here."""
