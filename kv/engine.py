@@ -518,12 +518,9 @@ class Engine:
             SettingError: `lr` is no finite number of 0 or more.
         """
         found = self.table(table)
-        try:
-            found.store.set_lr(lr)
-        except SettingError as error:
-            raise SettingError(f"table {found.spec.name}", error.problem) from None
+        found.set_lr(lr)
         if self.log is not None:
-            self.log.rated(found, lr)
+            self.log.rated(found)
 
     # -- copies -----------------------------------------------------------------------------
 

@@ -60,5 +60,5 @@ class EngineLog(Protocol):
     def progressed(self) -> None:
         """A worker has ended a step, has finished, or was started again."""
 
-    def rated(self, table: Table, lr: float) -> None:
+    def rated(self, table: Table) -> None:
         """A table has another learning rate."""

@@ -42,7 +42,7 @@ from kv.retrying import Retry
 from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
 from kv.stale import StalePushes
-from kv.table_protocol import PUSHES, TABLES_APP, Command
+from kv.table_protocol import PUSHES, TABLES_APP, Command, table_id
 from kv.tables import (
     Keys,
     RemoteDenseTable,
@@ -111,6 +111,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
         self.is_deterministic = is_deterministic
+        self._defined: dict[int, set[tuple[int, int]]] = {}  # table -> servers' lives that know it
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
@@ -152,11 +153,27 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if spec.mode is not None and spec.mode.counts_steps:
             self._begin()
         self.ask_all(Command.DEFINE, body=spec.to_dict())
+        self._defined[table_id(spec.name)] = self._lives(self._servers())
         if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
             if self._steps:  # those before the first table with rounds were not said
                 self.ask_all(Command.STEP, body={"clock": self._steps - 1})
         return spec
+
+    def _lives(self, servers: Sequence[int]) -> set[tuple[int, int]]:
+        """The servers with their incarnations."""
+        nodes = self.office.nodes
+        return {(server, nodes[server].incarnation) for server in servers if server in nodes}
+
+    def _define_where_new(self, tables: Sequence[Table], servers: Sequence[int]) -> None:
+        """Define tables on servers that have come since they were defined."""
+        for table in tables:
+            lives = self._lives(servers)
+            new = [server for server, _ in sorted(lives - self._defined[table.id])]
+            if new:
+                body = table.spec.to_dict()
+                self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
+                self._defined[table.id] |= lives
 
     def lines(self) -> Lines:
         """The way to the servers, found once the node has started."""
@@ -487,13 +504,14 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> Any:
         """Ask every server the same and wait; the result of `finish` over the answers."""
         self._let_pushes_arrive()
-        return self._customer.wait(
-            self._tell(command, Flag.NONE, self._servers(), tables, body, finish)
-        )
+        servers = self._servers()
+        self._define_where_new(tables, servers)
+        return self._customer.wait(self._tell(command, Flag.NONE, servers, tables, body, finish))
 
     def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
         """Ask one server about a table and wait; its answer."""
         self._let_pushes_arrive()
+        self._define_where_new([table], [server])
         request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
         answers: list[Message] = self._customer.wait(request)
         return answers[0]

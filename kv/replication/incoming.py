@@ -112,8 +112,8 @@ class Incoming:
     def _table(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
         table = self._define(TableSpec.from_dict(body["spec"]))
         self._note_clock(table, body["clock"])
-        if body["lr"] is not None:
-            self.engine.set_lr(self.engine.number_of(table.spec.name), float(body["lr"]))
+        if body["lr"] is not None:  # who set it told every server: it is not passed on
+            table.set_lr(float(body["lr"]))
         return
         yield
 

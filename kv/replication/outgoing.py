@@ -87,7 +87,6 @@ class Outgoing:
         self._logs = 0  # that were begun
         self._lock = threading.RLock()
         self._waiting: deque[tuple[list[tuple[Peer, int]], Callable[[], None]]] = deque()
-        self._rates: dict[str, float] = {}
 
     # -- who has copies -----------------------------------------------------------------------
 
@@ -249,8 +248,7 @@ class Outgoing:
         for peer in self.peers:
             self.append(peer, record)
 
-    def rated(self, table: Table, lr: float) -> None:
-        self._rates[table.spec.name] = lr
+    def rated(self, table: Table) -> None:
         for peer in self.peers:
             self.append(peer, self._table(table))
 
@@ -258,10 +256,8 @@ class Outgoing:
         return Record(Kind.PROGRESS, self.engine.progress.state())
 
     def _table(self, table: Table) -> Record:
-        rate = self._rates.get(table.spec.name)
-        return Record(
-            Kind.TABLE, {"spec": table.spec.to_dict(), "clock": table.mode.clock, "lr": rate}
-        )
+        body = {"spec": table.spec.to_dict(), "clock": table.mode.clock, "lr": table.lr}
+        return Record(Kind.TABLE, body)
 
     def send_rows(self, table: Table, store: SparseStore, keys: Keys, cause: Cause) -> None:
         """Send rows that have changed; the lock of the store is held."""

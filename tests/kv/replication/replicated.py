@@ -182,6 +182,17 @@ class Replicated:
             )
         )
 
+    def wait_until_settled(self, servers: int) -> None:
+        """In a program: go on when there are that many servers and no slot is on its way."""
+        assert self.app is not None
+        desk = self.app.desk
+        self.wait(
+            lambda: (
+                self.network.is_over("worker 0")
+                or (desk.size == servers == len(desk.alive) and desk.is_settled)
+            )
+        )
+
     def replace_server(self, rank: int) -> None:
         """In a program: kill a server, start another one, and go on when all is copied again."""
         assert self.app is not None
