@@ -93,9 +93,7 @@ def test_an_asynchronous_training_is_replayed_to_the_same_model(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", "dc_async", "ssp", "semi_sync"])
-def test_every_mode_is_replayed_to_the_same_model(
-    train: Train, tmp_path: Path, mode: str
-) -> None:
+def test_every_mode_is_replayed_to_the_same_model(train: Train, tmp_path: Path, mode: str) -> None:
     options = ["param_sync.lr_by_staleness=yes", "server.threads=2", f"param_sync.mode={mode}"]
     record_and_replay(train, tmp_path, *(word for text in options for word in ("--set", text)))
 
