@@ -99,8 +99,13 @@ class LocalNodes:
         Raises:
             RecordError: a record cannot be written or read, or is of another cluster.
         """
-        self._dealing = make_dealing(self._run, self._shape.workers)
-        self._orders = [make_order(self._run, self._head(n)) for n in range(self._shape.servers)]
+        try:
+            servers = range(self._shape.servers)
+            self._orders = [make_order(self._run, self._head(rank)) for rank in servers]
+            self._dealing = make_dealing(self._run, self._shape.workers)
+        except BaseException:
+            self._context.term()
+            raise
         self._spawn("scheduler", self._run_scheduler)
         for rank in range(self._shape.servers):
             self._spawn(f"server {rank}", partial(self._run_server, rank))
