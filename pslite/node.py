@@ -129,7 +129,7 @@ def run_node(settings: NodeSettings) -> None:
 
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
-    from pslite.ordering import dealing_of, whole_at_signal
+    from pslite.ordering import make_dealing, whole_at_signal
 
     check_repeatable(settings.job)
     van: Van = make_van(settings, background=False)
@@ -137,7 +137,7 @@ def _run_scheduler(settings: NodeSettings) -> None:
     if chaos is not None:
         van = chaos.around(van)
     office = SchedulerOffice(van, shape_of(settings), journal=_journal(settings))
-    dealing, why = dealing_of(settings), ""
+    dealing, why = make_dealing(settings.job.run, settings.job.cluster.workers), ""
     desk = LeaseDesk(office, settings.run_dir, dealing=dealing)
     office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas, why_fixed(settings.job))

@@ -14,7 +14,7 @@ from kv.leases.dealing import ByRank, Dealing
 from kv.replay.leases import RecordedLeases, ReplayedLeases, leases_file
 from kv.replay.order import Order, Recording, Replaying
 from kv.replay.recordfile import Head, RecordWriter, read_record, server_file
-from pslite.config import JobConfig
+from pslite.config import JobConfig, RunConfig
 from pslite.environ import NodeSettings
 from pslite.repeating import check_head
 from van.errors import ConfigError
@@ -47,24 +47,29 @@ def order_of(settings: NodeSettings) -> Order | None:
     if settings.rank is None:
         problem = "a server of a job that is recorded or replayed must have one"
         raise ConfigError(problem, key="PSLITE_RANK")
-    head = head_of(settings.job, settings.rank)
+    return make_order(run, head_of(settings.job, settings.rank))
+
+
+def make_order(run: RunConfig, head: Head) -> Order | None:
+    """The order of a server with that head; errors as of `order_of`."""
     if run.record:
-        return Recording(RecordWriter(server_file(Path(run.record), settings.rank), head))
-    record = read_record(server_file(Path(run.replay), settings.rank))
-    check_head(record.path, record.head.differences(head))
-    return Replaying(record, run.replay_limit)
+        return Recording(RecordWriter(server_file(Path(run.record), head.server), head))
+    if run.replay:
+        record = read_record(server_file(Path(run.replay), head.server))
+        check_head(record.path, record.head.differences(head))
+        return Replaying(record, run.replay_limit)
+    return None
 
 
-def dealing_of(settings: NodeSettings) -> Dealing | None:
+def make_dealing(run: RunConfig, workers: int) -> Dealing | None:
     """Who gets which piece of training data; None: speeds say it.
 
     Raises:
         RecordError: the record cannot be written or read.
     """
-    run, cluster = settings.job.run, settings.job.cluster
     if run.replay:
         return ReplayedLeases(leases_file(Path(run.replay)))
-    dealing = ByRank(cluster.workers) if run.deterministic else None
+    dealing = ByRank(workers) if run.deterministic else None
     if run.record:
         return RecordedLeases(leases_file(Path(run.record)), dealing)
     return dealing

@@ -20,6 +20,7 @@ from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from pslite import environ
+from pslite.config import RunConfig
 from pslite.node import make_office, run_node, set_up_logging
 from pslite.repeating import check_hashes, fix_chance
 from van.errors import ConfigError
@@ -138,6 +139,9 @@ def local_cluster(
     server_app: ServerApp | None = None,
     run_dir: Path | None = None,
     replicas: int = 0,
+    server_threads: int = 0,
+    record: Path | None = None,
+    replay: Path | None = None,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -148,9 +152,14 @@ def local_cluster(
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
         run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
         replicas: copies of each row on another server, as `[cluster] replicas`.
+        server_threads: of each server, as `[server] threads`.
+        record, replay: folders of records, as `pslite local` has them.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas)
+    run = RunConfig(record=str(record or ""), replay=str(replay or ""))
+    return LocalNodes(
+        servers, workers, mode, seed, server_app, run_dir, replicas, server_threads, run
+    )
