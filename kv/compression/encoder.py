@@ -1,0 +1,189 @@
+"""One table's values on one link, compressed: with what was kept back before, and counted.
+
+    kept = KeptRows("user", dim=8, limit=64 << 20)
+    encoder = Encoder(Chain.parse("topk:0.1+fp16"), dim=8, kept=kept)
+    coded = encoder.encode(keys, grads)       # coded.array travels, with coded.names(keys)
+    encoder.give_back(keys, grads, coded)     # only if it was not applied after all
+    decode(coded.array, rows=len(keys), dim=8)
+
+A message is encoded once, however often it is sent. What a scheme leaves out stays in `kept` and is
+added to the next message about the same rows, and only those: a key's residual waits until the key
+is pushed again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.compression import packets
+from kv.compression.coding import NAMED, OUTRIGHT, Absent, Mask, decode, encode, kind_of
+from kv.compression.kept import Kept, give_back
+from kv.compression.schemes import Chain, Selective, TopK, Zstd
+from kv.kernels import residuals
+from kv.kernels.jit import frozen
+
+Keys = NDArray[np.uint64]
+Values = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one link of one table has saved, and what that has cost.
+
+    Attributes:
+        messages: that were to be compressed.
+        skipped: of those, that would have become larger and went as they were.
+        plain_nbytes, nbytes: of their values before and after.
+        rows, rows_sent: in them, and those of them that went.
+        returned: messages that were not applied, whose residuals are as before.
+        unsettled: messages of which nobody knows; theirs are as if they were applied.
+        seconds: spent.
+    """
+
+    messages: int = 0
+    skipped: int = 0
+    plain_nbytes: int = 0
+    nbytes: int = 0
+    rows: int = 0
+    rows_sent: int = 0
+    returned: int = 0
+    unsettled: int = 0
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True, frozen=True)
+class Coded:
+    """Values of one message.
+
+    Attributes:
+        array: what travels: uint8, a packet, or float32 where that would be larger.
+        kept: bool, shape (rows,): rows that are in it; None: all.
+        absent: what it says of the others.
+    """
+
+    array: NDArray[Any]
+    kept: Mask | None
+    absent: Absent
+    shape: tuple[int, int]
+
+    @property
+    def is_packed(self) -> bool:
+        return self.array.dtype == np.uint8
+
+    def names(self, names: Keys) -> Keys:
+        """The keys that travel with it, of those that it was made for."""
+        return names if self.kept is None or self.absent != OUTRIGHT else names[self.kept]
+
+    def plain(self) -> tuple[Mask | None, Values]:
+        """What its receiver gets: which of the rows (None: all), and their values."""
+        if not self.is_packed:
+            return None, self.array
+        rows, dim = self.shape
+        outright = self.kept is not None and self.absent == OUTRIGHT
+        found = decode(self.array, int(self.kept.sum()) if outright else rows, dim)
+        return (self.kept if outright else found.kept), found.values
+
+
+class Encoder:
+    """Compresses one table's values on one link.
+
+    Args:
+        chain: how.
+        dim: floats in a row.
+        kept: residuals, which links of one sender share; None: nothing is kept.
+        by_row: whether rows are blocks of a dense table.
+        now: seconds, for the counts.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        dim: int,
+        kept: Kept | None = None,
+        by_row: bool = False,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.chain, self.dim, self._by_row, self._now = chain, dim, by_row, now
+        self.kept = kept if chain.keeps_errors else None
+        self.counts = Counts()
+        self._is_sized = not any(map(chain.find, (Selective, TopK, Zstd)))
+        self._kind = kind_of(chain)
+
+    def encode(self, names: Keys, values: Values, absent: Absent = NAMED) -> Coded:
+        """Compress values together with their residuals; what is lost is the new residual.
+
+        Args:
+            names: uint64, shape (n,): keys, or numbers of blocks.
+            values: float32, shape (n, dim), finite; only read.
+            absent: how rows that are left out are told of, see `kv.compression.coding`.
+        """
+        began, shape = self._now(), (values.shape[0], self.dim)
+        kept = self.kept
+        if kept is None:
+            coded, _ = self._coded(lambda x: np.copyto(x, values), shape, absent)
+        else:
+            with kept.lock:
+                rows = kept.find(frozen(names))
+
+                def fill(x: Values) -> None:
+                    residuals.add_residuals(frozen(values), kept.data, rows, x)
+
+                coded, errors = self._coded(fill, shape, absent)
+                lost = residuals.put_residuals(kept.data, rows, frozen(errors))
+                kept.losses.magnitude += lost
+        self._count(coded, values.nbytes, began)
+        return coded
+
+    def _coded(
+        self, fill: Callable[[Values], None], shape: tuple[int, int], absent: Absent
+    ) -> tuple[Coded, Values]:
+        """What `fill` puts into an array, as it travels, and what that does not say."""
+        x = np.empty(shape, np.float32)
+        fill(x)
+        if not self._is_sized or self._sized_nbytes(shape) < x.nbytes:
+            packet = encode(self.chain, x, absent, self._by_row)
+            if packet.frame.nbytes < x.nbytes:
+                return Coded(packet.frame, packet.kept, packet.absent, shape), x
+            fill(x)
+        return Coded(x, None, NAMED, shape), np.zeros(shape, np.float32)
+
+    def _sized_nbytes(self, shape: tuple[int, int]) -> int:
+        rows, dim = shape
+        by_row = packets.BY_ROW if self._by_row and self._kind == packets.SIGNS else 0
+        head = packets.Head(self._kind, by_row, rows, dim, rows, rows * dim)
+        return head.nbytes + head.fixed_nbytes
+
+    def _count(self, coded: Coded, plain_nbytes: int, began: float) -> None:
+        counts, rows = self.counts, coded.shape[0]
+        counts.messages += 1
+        counts.skipped += not coded.is_packed
+        counts.plain_nbytes += plain_nbytes
+        counts.nbytes += coded.array.nbytes
+        counts.rows += rows
+        counts.rows_sent += rows if coded.kept is None else int(coded.kept.sum())
+        counts.seconds += self._now() - began
+
+    def give_back(self, names: Keys, values: Values, coded: Coded) -> None:
+        """A message was refused, or failed: residuals become what they were without it.
+
+        Its values are lost, as those of a push that fails without compression are; the error says
+        so to whom pushed. Arguments as of `encode`, and what that returned.
+        """
+        self.counts.returned += 1
+        if self.kept is None:
+            return
+        which, sent = coded.plain()
+        if which is not None:
+            whole = np.zeros(coded.shape, np.float32)
+            whole[which] = sent
+            sent = whole
+        give_back(self.kept, frozen(names), sent, values)
