@@ -31,6 +31,7 @@ from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
 from kv.executor import Executor, Turns, run_through
 from kv.keylists.kept import KeptLists
+from kv.packed import PACKED
 from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
 from kv.server import error_answer
@@ -46,6 +47,7 @@ from kv.table_messages import (
     writes_of,
 )
 from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
+from kv.unpacking import Unpacker
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -100,6 +102,7 @@ class TableServer:
     ) -> None:
         self.office = office
         self.lists = KeptLists(key_cache)
+        self.unpacker = Unpacker()
         self._buffers = Buffers()
         self.engine = Engine(
             office.shape.workers,
@@ -230,7 +233,11 @@ class TableServer:
 
     def _facts(self) -> list[dict[str, Any]]:
         """What somebody outside the cluster is told of the tables."""
-        return [table.stats() for _, table in list(self._tables.values())]
+        return [self._stats_of(table) for _, table in list(self._tables.values())]
+
+    def _stats_of(self, table: Table) -> dict[str, Any]:
+        seen = self.unpacker.stats(table.id)
+        return table.stats() | ({"compression": seen} if seen else {})
 
     # -- who works on a request, and when ---------------------------------------------------
 
@@ -243,7 +250,7 @@ class TableServer:
                 return
             if meta.cmd == _STEP and not self._watches_windows:
                 self._watch_windows()
-            if meta.key_list or (meta.body and "coded" in meta.body):
+            if meta.key_list or (meta.body and ("coded" in meta.body or PACKED in meta.body)):
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
                 stream.in_hand.add((meta.timestamp, meta.piece))
@@ -274,6 +281,8 @@ class TableServer:
             return True
         if answer is None:
             return False
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, [(number, table, step)])
         if self.keep_answer is None:  # what there is to remember is remembered
             self._give(answer, message)
             if self.desk.has_early:
@@ -381,8 +390,10 @@ class TableServer:
 
     def _complete(self, message: Message) -> None:
         """Bring the request's key lists, which may be named or coded, into their places."""
-        dense = [table.is_dense for _, table, _ in self._of(message.meta)]
-        self.lists.complete(message, dense, message.meta.cmd in _VALUED)
+        tables, has_values = self._of(message.meta), message.meta.cmd in _VALUED
+        self.lists.complete(message, [table.is_dense for _, table, _ in tables], has_values)
+        if has_values and message.meta.body and PACKED in message.meta.body:
+            self.unpacker.unpack(message, tables)
 
     def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
         """The tables of a request, by number and itself, and the worker's step for each."""
@@ -419,6 +430,7 @@ class TableServer:
         known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
             raise TableConflictError(spec.name, "its id is that of another table; rename it")
+        self.unpacker.define(spec, identity)
         return table
 
     def table_of(self, identity: int) -> Table | None:
@@ -442,7 +454,10 @@ class TableServer:
             if table.mode.notes_pulls:
                 table.answered(self._ranks.of(meta), keys, values[-1])
         no_more(arrays)
-        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
+        answer = Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, tables)
+        return answer
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
@@ -551,5 +566,6 @@ class TableServer:
         yield
 
     def _stats(self, message: Message) -> Answering:
-        return Message(answer_to(message.meta, body=self.engine.stats(self._one(message.meta))))
+        ((_, table, _),) = self._of(message.meta)
+        return Message(answer_to(message.meta, body=self._stats_of(table)))
         yield

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.executor import threads_of
 from kv.leases.desk import LeaseDesk
@@ -58,6 +59,7 @@ class LocalNodes:
         server_app: Callable[[Postoffice], object] | None = None,
         run_dir: Path | None = None,
         replicas: int = 0,
+        compression: Rules = NO_RULES,
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):
             raise ConfigError(
@@ -69,7 +71,7 @@ class LocalNodes:
         self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._run_dir = run_dir
-        self._replicas = replicas
+        self._replicas, self._compression = replicas, compression
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
@@ -148,7 +150,13 @@ class LocalNodes:
 
     def _worker(self, rank: int) -> RemoteWorker:
         office = self._office(Role.WORKER, f"worker{rank}", rank)
-        return RemoteWorker(office, self._mode, self._seed, may_move=self._replicas > 0)
+        return RemoteWorker(
+            office,
+            self._mode,
+            self._seed,
+            may_move=self._replicas > 0,
+            compression=self._compression,
+        )
 
     def run(self, program: Callable[[RemoteWorker], T]) -> list[T]:
         """Run `program(worker)` in a thread for each worker; the results by rank.

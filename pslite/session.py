@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from kv.compression.settings import NO_RULES, Rules
 from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
@@ -79,6 +80,7 @@ def connect(
         may_move=job.cluster.replicas > 0,
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
+        compression=job.compression,
     )
     try:
         office.start()
@@ -132,6 +134,7 @@ def local_cluster(
     server_app: ServerApp | None = None,
     run_dir: Path | None = None,
     replicas: int = 0,
+    compression: Rules = NO_RULES,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -142,9 +145,10 @@ def local_cluster(
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
         run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
         replicas: copies of each row on another server, as `[cluster] replicas`.
+        compression: of tables that name none, as the section `[compression]`.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas)
+    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas, compression)

@@ -7,7 +7,6 @@
     lossless    Zstandard, an extra
     kept        what lossy schemes did not say yet, by row
     encoder     one table's values on one link
-    errors      what can be wrong with a packet
 
 Arrays in, arrays out: this knows no tables, sockets or nodes. Loops are in `kv.kernels`.
 """

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.compression import packets
-from kv.compression.errors import PacketError
 from kv.compression.lossless import shrink, stretch
 from kv.compression.packets import Frame, Head
 from kv.compression.schemes import BF16, FP16, Chain, Int8, OneBit, Selective, TopK, Zstd
+from kv.errors import PacketError
 from kv.kernels import onebit, quantise, residuals, rows, topk
 from kv.kernels.jit import frozen
 

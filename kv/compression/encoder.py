@@ -14,7 +14,8 @@ is pushed again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,23 @@ class Counts:
     returned: int = 0
     unsettled: int = 0
     seconds: float = 0.0
+
+    def add(self, rows: int, rows_sent: int, plain_nbytes: int, nbytes: int) -> None:
+        """Note a message."""
+        self.messages += 1
+        self.rows += rows
+        self.rows_sent += rows_sent
+        self.plain_nbytes += plain_nbytes
+        self.nbytes += nbytes
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Note the time that passes within."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def to_dict(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -101,7 +119,6 @@ class Encoder:
         dim: floats in a row.
         kept: residuals, which links of one sender share; None: nothing is kept.
         by_row: whether rows are blocks of a dense table.
-        now: seconds, for the counts.
     """
 
     def __init__(
@@ -110,9 +127,8 @@ class Encoder:
         dim: int,
         kept: Kept | None = None,
         by_row: bool = False,
-        now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.chain, self.dim, self._by_row, self._now = chain, dim, by_row, now
+        self.chain, self.dim, self._by_row = chain, dim, by_row
         self.kept = kept if chain.keeps_errors else None
         self.counts = Counts()
         self._is_sized = not any(map(chain.find, (Selective, TopK, Zstd)))
@@ -126,8 +142,16 @@ class Encoder:
             values: float32, shape (n, dim), finite; only read.
             absent: how rows that are left out are told of, see `kv.compression.coding`.
         """
-        began, shape = self._now(), (values.shape[0], self.dim)
-        kept = self.kept
+        with self.counts.timing():
+            coded = self._encoded(names, values, absent)
+        rows = len(values)
+        sent = rows if coded.kept is None else int(coded.kept.sum())
+        self.counts.add(rows, sent, values.nbytes, coded.array.nbytes)
+        self.counts.skipped += not coded.is_packed
+        return coded
+
+    def _encoded(self, names: Keys, values: Values, absent: Absent) -> Coded:
+        shape, kept = (values.shape[0], self.dim), self.kept
         if kept is None:
             coded, _ = self._coded(lambda x: np.copyto(x, values), shape, absent)
         else:
@@ -140,7 +164,6 @@ class Encoder:
                 coded, errors = self._coded(fill, shape, absent)
                 lost = residuals.put_residuals(kept.data, rows, frozen(errors))
                 kept.losses.magnitude += lost
-        self._count(coded, values.nbytes, began)
         return coded
 
     def _coded(
@@ -162,16 +185,6 @@ class Encoder:
         head = packets.Head(self._kind, by_row, rows, dim, rows, rows * dim)
         return head.nbytes + head.fixed_nbytes
 
-    def _count(self, coded: Coded, plain_nbytes: int, began: float) -> None:
-        counts, rows = self.counts, coded.shape[0]
-        counts.messages += 1
-        counts.skipped += not coded.is_packed
-        counts.plain_nbytes += plain_nbytes
-        counts.nbytes += coded.array.nbytes
-        counts.rows += rows
-        counts.rows_sent += rows if coded.kept is None else int(coded.kept.sum())
-        counts.seconds += self._now() - began
-
     def give_back(self, names: Keys, values: Values, coded: Coded) -> None:
         """A message was refused, or failed: residuals become what they were without it.
 
@@ -187,3 +200,8 @@ class Encoder:
             whole[which] = sent
             sent = whole
         give_back(self.kept, frozen(names), sent, values)
+
+    def give_back_rows(self, names: Keys, values: Values, sent: Values) -> None:
+        """The same of some rows: the values that were pushed, and what was sent of them."""
+        if self.kept is not None:
+            give_back(self.kept, frozen(names), sent, values)

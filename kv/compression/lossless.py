@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.compression.errors import PacketError
 from kv.compression.packets import Frame, Head
-from kv.errors import SettingError
+from kv.errors import PacketError, SettingError
 
 HOW_TO_GET = "pip install 'pslite[compression]' on every node"
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.compression.errors import PacketError
+from kv.errors import PacketError
 
 VERSION = 1
 FLOATS, HALVES, BFLOATS, BYTES, SIGNS = range(5)

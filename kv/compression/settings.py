@@ -74,7 +74,7 @@ class Compression:
         return all(self.link(name) is None for name in LINKS)
 
     @classmethod
-    def of(cls, given: str | Chain | Mapping[str, Any] | Compression) -> Compression:
+    def of(cls, given: CompressionLike) -> Compression:
         """What was given in a definition: a chain for gradients, or chains by link.
 
         >>> str(Compression.of({"push": "topk:0.1", "pull": "fp16"}))
@@ -127,13 +127,11 @@ class Rules:
     says something counts. An aspect is a link, `push` for all links of gradients (as without one),
     or `memory`, a size such as `64MiB`. A chain may be `none`.
 
-    Args:
-        said: what was said, by key.
     Raises:
         ConfigError: a key or a value that means nothing.
     """
 
-    said: Mapping[str, str]
+    said: Mapping[str, str]  # chains and sizes, by TARGET or TARGET@ASPECT
 
     def __post_init__(self) -> None:
         for key, text in self.said.items():
@@ -166,6 +164,9 @@ class Rules:
 
 
 NO_RULES = Rules({})
+
+CompressionLike = str | Chain | Mapping[str, Any] | Compression
+"""What a table's definition may say: see `Compression.of`."""
 
 
 def chain_of(given: str | Chain | None) -> Chain | None:
