@@ -20,7 +20,7 @@ from kv.compressing import CodedWrite, Settling
 from kv.cutting import Cut, Piece, Range, pieces_of
 from kv.delivery.recutting import Recut, Root, Rows, cut_anew, rows_of
 from kv.dense import BlockShare
-from kv.errors import UnknownKeyListError
+from kv.errors import UnknownBaseError, UnknownKeyListError
 from kv.keylists.coding import encode
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of
@@ -229,6 +229,11 @@ class Asking:
             if self._pull is not None:
                 self._pull.note(meta.clocks)
             return True
+        if self._settling is not None and meta.error[0] == UnknownBaseError.__name__:
+            piece = self._piece(meta)
+            if self._settling.restart(piece):
+                self._customer.send(self._message(piece, may_name=False, is_plain=True))
+            return False
         if self._named is None or meta.error[0] != UnknownKeyListError.__name__:
             if self._settling is not None:
                 self.note(message)
@@ -360,7 +365,8 @@ class Asking:
                 return piece
         raise AssertionError(f"no piece {number} was sent to node {node}")
 
-    def _message(self, piece: Piece, may_name: bool) -> Message:
+    def _message(self, piece: Piece, may_name: bool, is_plain: bool = False) -> Message:
+        """A piece as it was first cut; `is_plain`: with nothing named or compressed."""
         question, lines = self._question, self._lines
         clocks: list[Clock] = []
         arrays: list[NDArray[Any]] = []
@@ -370,14 +376,17 @@ class Asking:
             clocks.append(question.clock(part.place, piece.server))
             if entry.has_keys:
                 places.append(len(arrays))
-            arrays += entry.arrays(piece.server, part)
+            if is_plain and isinstance(entry, CodedWrite):
+                arrays += entry.plain(piece.server, part)[not entry.has_keys :]
+            else:
+                arrays += entry.arrays(piece.server, part)
         body = question.body
         if piece.is_rest and question.command in PUSHES:
             body = {**(body or {}), "rest": 1}
-        if self._settling is not None:
+        if self._settling is not None and not is_plain:
             body = self._settling.mark(piece, body)
         key_list = 0
-        if question.signature and places:
+        if question.signature and places and not is_plain:
             key_list = part_of(question.signature, piece.ranges)
             body = self._shorten(piece, key_list, arrays, places, body, may_name)
         elif lines.codes[piece.server]:

@@ -68,7 +68,9 @@ class Encoders:
             place = identity, link
             if place not in self._encoders:
                 kept = self._residuals(spec, identity) if chain.keeps_errors else None
-                self._encoders[place] = Encoder(chain, spec.dim, kept, spec.kind == "dense")
+                self._encoders[place] = Encoder(
+                    chain, spec.dim, kept, spec.kind == "dense", spec.compression.memory
+                )
             self._names[identity], self.are_used = spec.name, True
             return self._encoders[place]
 
@@ -137,7 +139,7 @@ class CodedWrite:
         if not self.has_keys:
             absent = WHOLE  # blocks have no names that could be left out
         names, values = self._parts(server, part)
-        self._coded[server, part.start] = self._encoder.encode(names, values, absent)
+        self._coded[server, part.start] = self._encoder.encode(names, values, absent, server)
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """What is sent about a range of a server's rows."""
@@ -157,6 +159,10 @@ class CodedWrite:
 
     def share(self, server: int) -> BlockShare | None:
         return self._write.share(server)
+
+    def restart(self, server: int, part: Range) -> None:
+        """The server does not know what differences in the message refer to."""
+        self._encoder.restart(self._coded[server, part.start])
 
     def give_back(self, server: int, part: Range) -> None:
         """A message was not applied."""
@@ -208,6 +214,7 @@ class Settling:
         self._entries = entries
         self._lock = threading.Lock()
         self._open = dict.fromkeys(pieces)
+        self._restarted: set[Piece] = set()
         self._roots: list[tuple[Root, Piece]] = []
 
     @property
@@ -235,6 +242,16 @@ class Settling:
                 packed.append(place)
             place += 1
         return {**(body or {}), PACKED: packed} if packed else body
+
+    def restart(self, piece: Piece) -> bool:
+        """A server does not know what differences refer to; False: it has said so before."""
+        with self._lock:
+            if piece in self._restarted or piece not in self._open:
+                return False
+            self._restarted.add(piece)
+        for write, part in self._writes(piece):
+            write.restart(piece.server, part)
+        return True
 
     def recut(self, piece: Piece, root: Root) -> None:
         """A message was cut anew: those in its place, of that root, are settled by themselves."""

@@ -198,6 +198,7 @@ class TableServer:
         role, rank = role_and_rank(node)
         if role is Role.WORKER and rank < self.engine.progress.num_workers:
             self.lists.forget(node)
+            self.unpacker.forget(node)
             lanes = [SETTLING, *((node, table) for table in list(self._tables))]
             self.executor.submit(self._and_let_go(self.engine.losing(rank)), lanes)
 
@@ -516,6 +517,7 @@ class TableServer:
         rests = bool(meta.body and meta.body.get("rests"))
         if not rests:
             self.lists.forget(meta.sender)
+            self.unpacker.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing
         try:
             yield from leave(self._ranks.of(meta))

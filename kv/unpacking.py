@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from kv.compression.bases import Base
 from kv.compression.coding import decode
 from kv.compression.encoder import Counts, Encoder
+from kv.compression.packets import DELTA
 from kv.compression.settings import DISPATCHER_SERVER, PULL, WORKER_SERVER
 from kv.engine_table import Table
 from kv.errors import PacketError
@@ -18,7 +20,7 @@ from kv.packed import PACKED, numbers_of
 from kv.spec import TableSpec
 from kv.table_messages import Tables, is_whole
 from postoffice.node import Role, role_and_rank
-from van.message import Message
+from van.message import Message, Meta
 
 _NO_NAMES = np.empty(0, np.uint64)
 
@@ -33,6 +35,7 @@ class Unpacker:
     def __init__(self) -> None:
         self.packs = False
         self._encoders: dict[int, Encoder] = {}  # of pulled values, by table
+        self._bases: dict[tuple[int, int], tuple[int, Base]] = {}  # by sender and table; lives
         self._counts: dict[tuple[int, str], Counts] = {}
 
     def define(self, spec: TableSpec, identity: int) -> None:
@@ -70,12 +73,30 @@ class Unpacker:
         counts = self._counts_of(table, message)
         with counts.timing():
             found = decode(frame, rows, table.spec.dim)
+            if found.head.flags & DELTA:
+                names = table.names.astype(np.uint64) if keys is None else arrays[keys]
+                found = found.on(self._base(message.meta, table), names)
+            found = found.whole()
         if found.kept is not None:
             if keys is None:
                 raise PacketError(f"all blocks of table {table.spec.name}")
             arrays[keys] = frozen(arrays[keys][found.kept])
         arrays[value] = frozen(found.values)
         counts.add(rows, len(found.values), 4 * rows * table.spec.dim, frame.nbytes)
+
+    def _base(self, meta: Meta, table: Table) -> Base:
+        """The last updates of a table from the life of a sender."""
+        life, base = self._bases.get((meta.sender, table.id), (0, None))
+        if base is None or life != meta.incarnation:
+            limit = table.spec.compression.memory if table.spec.compression else 0
+            base = Base(table.spec.dim, limit)
+            self._bases[meta.sender, table.id] = meta.incarnation, base
+        return base
+
+    def forget(self, sender: int) -> None:
+        """Drop what is remembered of a sender that has gone."""
+        for place in [place for place in self._bases if place[0] == sender]:
+            del self._bases[place]
 
     def _counts_of(self, table: Table, message: Message) -> Counts:
         role, _ = role_and_rank(message.meta.sender)

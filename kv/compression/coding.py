@@ -6,7 +6,6 @@ keeps errors can keep those.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.compression import packets
+from kv.compression.bases import Base
 from kv.compression.lossless import shrink, stretch
 from kv.compression.packets import Frame, Head
 from kv.compression.schemes import BF16, FP16, Chain, Int8, OneBit, Selective, TopK, Zstd
@@ -21,6 +21,7 @@ from kv.errors import PacketError
 from kv.kernels import onebit, quantise, residuals, rows, topk
 from kv.kernels.jit import frozen
 
+Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 Absent = str
@@ -50,24 +51,39 @@ class Packet:
     kept: Mask | None
     absent: Absent
 
-    @property
-    def rows(self) -> int:
-        """Rows that a receiver must expect, or -1 where that is all of the message's."""
-        return int(self.kept.sum()) if self.kept is not None and self.absent == OUTRIGHT else -1
-
 
 @dataclass(slots=True, frozen=True)
 class Decoded:
     """What a packet says.
 
     Attributes:
-        values: float32, shape (count, dim).
+        values: float32, shape (count, dim); `head` says whether they are differences.
         kept: bool, shape (rows,): whose they are; None: of all rows in order.
     """
 
     values: Values
     kept: Mask | None
     head: Head
+
+    def whole(self) -> Decoded:
+        """The same with zeros for rows that are left out, if they are to be that."""
+        if self.kept is None or not self.head.flags & packets.ZERO_ROWS:
+            return self
+        values = np.zeros((self.head.rows, self.head.dim), np.float32)
+        values[self.kept] = self.values
+        return Decoded(values, None, self.head)
+
+    def on(self, base: Base, names: Keys) -> Decoded:
+        """The updates that differences on the last ones make; these are the last from now on.
+
+        Args:
+            names: of all rows, in order.
+        Raises:
+            UnknownBaseError: they are of other updates than those known.
+        """
+        base.expect(self.head.stream, self.head.place)
+        base.advance(names if self.kept is None else names[self.kept], self.values)
+        return self
 
 
 def kind_of(chain: Chain) -> int:
@@ -80,7 +96,7 @@ def encode(
     x: Values,
     absent: Absent = NAMED,
     by_row: bool = False,
-    head_of: Callable[[Head], Head] | None = None,
+    base: tuple[Base, Keys] | None = None,
 ) -> Packet:
     """Compress rows; what the packet does not say stays in `x`.
 
@@ -89,6 +105,8 @@ def encode(
             gets.
         by_row: whether one bit stands for means of rows, as of blocks of a dense table, instead of
             columns.
+        base: the last updates and the rows' names; differences from them are sent then, and the
+            rows of `x` that are sent are not to be used.
     """
     kept = _chosen_rows(chain, x)
     y, places = x, None
@@ -101,15 +119,17 @@ def encode(
         flags = packets.SOME_ROWS | (packets.ZERO_ROWS if absent == WHOLE else 0)
     total = y.shape[0] if kept is not None and absent == OUTRIGHT else x.shape[0]
     head = Head(packets.FLOATS, flags, total, x.shape[1], y.shape[0], y.size)
+    if base is not None:
+        last, names = base
+        residuals.subtract_rows(last.data, last.find(names if kept is None else names[kept]), y)
+        head = replace(head, flags=flags | packets.DELTA, stream=last.run, place=last.place)
     head, sections = _numbers(chain, head, y, by_row)
     if flags & packets.SOME_ROWS:
         assert kept is not None
         sections.insert(2, np.packbits(kept, bitorder="little"))
     if places is not None:
         rows.scatter(x, places, frozen(y))
-    return Packet(
-        _joined(chain, head if head_of is None else head_of(head), sections), kept, absent
-    )
+    return Packet(_joined(chain, head, sections), kept, absent)
 
 
 def _chosen_rows(chain: Chain, x: Values) -> Mask | None:
@@ -234,10 +254,6 @@ def decode(frame: NDArray[Any], rows: int, dim: int) -> Decoded:
             raise PacketError(f"places of {head.chosen} numbers")
     else:
         _read(parts, head, values)
-    if kept is not None and head.flags & packets.ZERO_ROWS:
-        whole = np.zeros((rows, dim), np.float32)
-        whole[kept] = values
-        return Decoded(whole, None, head)
     return Decoded(values, kept, head)
 
 

@@ -70,7 +70,7 @@ class KeptRows:
 
     def __init__(self, table: str, dim: int, limit: int) -> None:
         self.lock, self.losses = threading.Lock(), Losses()
-        self.capacity = _capacity(dim, limit)
+        self.capacity = capacity_of(dim, limit)
         self._space = RowSpace(f"{table}, residuals", dim, 0, 4 * dim * max(self.capacity, 1))
         self._time = 1
 
@@ -158,7 +158,7 @@ def give_back(kept: Kept, names: Keys, sent: Values, grads: Values) -> None:
         kept.losses.magnitude += lost
 
 
-def _capacity(dim: int, limit: int) -> int:
+def capacity_of(dim: int, limit: int) -> int:
     """Rows, records and index included, in so many bytes."""
     rows = limit // (4 * dim + RECORD_BYTES + 9)
     while rows and rows * (4 * dim + RECORD_BYTES) + nbytes_for(rows) > limit:
