@@ -16,13 +16,15 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from kv.compressing import CodedWrite, Settling
 from kv.cutting import Cut, Piece, Range, pieces_of
 from kv.delivery.recutting import Recut, Root, Rows, cut_anew, rows_of
 from kv.dense import BlockShare
-from kv.errors import UnknownKeyListError
+from kv.errors import UnknownBaseError, UnknownKeyListError
 from kv.keylists.coding import encode
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import part_of
+from kv.packed import PACKED, unpack_values
 from kv.placement import SlotMap
 from kv.pulling import Pull
 from kv.table_protocol import PUSHES, TABLES_APP, Command
@@ -164,6 +166,7 @@ class Asking:
         pull: takes the values of the answers; None where there are none.
         customer: sends the messages, again until they are answered.
         newest: the newest map that is known.
+        settling: of a push with compressed values, what becomes of each message; else None.
     """
 
     __slots__ = (
@@ -176,6 +179,7 @@ class Asking:
         "_pull",
         "_question",
         "_recuts",
+        "_settling",
         "first",
         "oldest",
     )
@@ -189,6 +193,7 @@ class Asking:
         pull: Pull | None,
         customer: Customer,
         newest: Callable[[], SlotMap],
+        settling: Settling | None = None,
     ) -> None:
         self._question, self._entries, self._pull = question, entries, pull
         self._customer, self._newest = customer, newest
@@ -196,17 +201,27 @@ class Asking:
         self._pieces, self._lines = pieces, lines
         self._named: set[Piece] | None = None  # those whose lists were only named; None: none yet
         self.first = self.oldest = 0
+        self._settling = settling
 
     def send(self, first: int, oldest: int) -> None:
         """Send every message, with timestamps from `first` on."""
         self.first, self.oldest = first, oldest
-        for piece in self._pieces:
-            self._customer.send(self._message(piece, may_name=True))
+        for number, piece in enumerate(self._pieces):
+            try:
+                self._customer.send(self._message(piece, may_name=True))
+            except BaseException:
+                if self._settling is not None:
+                    self._settling.end(unsent=self._pieces[number:])
+                raise
 
     def take(self, message: Message) -> bool:
         """Take an answer; False where it was a question for the keys, which are sent."""
         meta = message.meta
         if meta.error is None:
+            if self._settling is not None:
+                self.note(message)
+            if meta.body and PACKED in meta.body:
+                self._unpack(message)
             if meta.piece > 1:
                 self._recuts[meta.piece].take(message.arrays)
             elif self._pull is not None:
@@ -214,7 +229,14 @@ class Asking:
             if self._pull is not None:
                 self._pull.note(meta.clocks)
             return True
+        if self._settling is not None and meta.error[0] == UnknownBaseError.__name__:
+            piece = self._piece(meta)
+            if self._settling.restart(piece):
+                self._customer.send(self._message(piece, may_name=False, is_plain=True))
+            return False
         if self._named is None or meta.error[0] != UnknownKeyListError.__name__:
+            if self._settling is not None:
+                self.note(message)
             return True
         piece = self._piece(meta)
         if piece in self._named:  # else it was sent, and this is a copy of the question
@@ -223,6 +245,28 @@ class Asking:
             self._lines.sent.lost(meta.sender, part_of(self._question.signature, piece.ranges))
             self._customer.send(self._message(piece, may_name=False))
         return False
+
+    def note(self, message: Message) -> None:
+        """Note whether a compressed message was applied."""
+        meta, is_applied = message.meta, message.meta.error is None
+        assert self._settling is not None
+        if meta.piece <= 1:
+            self._settling.settle(self._piece(meta), is_applied)
+        elif not is_applied:
+            self._settling.give_back_recut(self._recuts[meta.piece])
+
+    def _unpack(self, message: Message) -> None:
+        """Bring compressed values of an answer to what they would be without.
+
+        Raises:
+            PacketError: they are not what was asked for.
+        """
+        meta = message.meta
+        if meta.piece > 1:
+            unpack_values(message, self._recuts[meta.piece].shapes)
+            return
+        ranges = self._piece(meta).ranges
+        unpack_values(message, [(r.stop - r.start, self._entries[r.place].cut.dim) for r in ranges])
 
     def recut(self, message: Message) -> bool:
         """Ask the owners by the newest map in the place of who was asked; False: it says the same.
@@ -237,7 +281,10 @@ class Asking:
             former = self._recuts[meta.piece]
             root, parts = former.root, former.parts
         else:
-            root, parts = self._root(self._piece_at(meta.timestamp, meta.recipient))
+            piece = self._piece_at(meta.timestamp, meta.recipient)
+            root, parts = self._root(piece)
+            if self._settling is not None:
+                self._settling.recut(piece, root)
         made = cut_anew(root, parts, slots)
         for recut in made:
             number = len(self._recuts) + 2
@@ -254,15 +301,15 @@ class Asking:
         rows = []
         for index, part in enumerate(piece.ranges):
             entry = self._entries[part.place]
-            arrays, share = entry.arrays(piece.server, part), entry.share(piece.server)
+            share = entry.share(piece.server)
+            coded = isinstance(entry, CodedWrite)
+            arrays = (entry.plain if coded else entry.arrays)(piece.server, part)
             if share is None:
                 names, *values = arrays
                 rows.append((index, rows_of(part.place, names, names, False, *values)))
             else:
-                keys = np.empty_like(share.keys)
-                keys[share.order] = share.keys  # in the order of the blocks
                 names = share.blocks.astype(np.uint64)
-                rows.append((index, rows_of(part.place, names, keys, True, *arrays)))
+                rows.append((index, rows_of(part.place, names, share.keys_of(), True, *arrays)))
         pull, done = self._pull, None
         if pull is not None:
 
@@ -318,7 +365,8 @@ class Asking:
                 return piece
         raise AssertionError(f"no piece {number} was sent to node {node}")
 
-    def _message(self, piece: Piece, may_name: bool) -> Message:
+    def _message(self, piece: Piece, may_name: bool, is_plain: bool = False) -> Message:
+        """A piece as it was first cut; `is_plain`: with nothing named or compressed."""
         question, lines = self._question, self._lines
         clocks: list[Clock] = []
         arrays: list[NDArray[Any]] = []
@@ -328,12 +376,17 @@ class Asking:
             clocks.append(question.clock(part.place, piece.server))
             if entry.has_keys:
                 places.append(len(arrays))
-            arrays += entry.arrays(piece.server, part)
+            if is_plain and isinstance(entry, CodedWrite):
+                arrays += entry.plain(piece.server, part)[not entry.has_keys :]
+            else:
+                arrays += entry.arrays(piece.server, part)
         body = question.body
         if piece.is_rest and question.command in PUSHES:
             body = {**(body or {}), "rest": 1}
+        if self._settling is not None and not is_plain:
+            body = self._settling.mark(piece, body)
         key_list = 0
-        if question.signature and places:
+        if question.signature and places and not is_plain:
             key_list = part_of(question.signature, piece.ranges)
             body = self._shorten(piece, key_list, arrays, places, body, may_name)
         elif lines.codes[piece.server]:

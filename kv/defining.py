@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from kv.compression.settings import CompressionLike
 from kv.consistency.settings import Consistency
 from kv.initializers import Initializer
 from kv.optimizers import Optimizer
@@ -42,6 +43,7 @@ class DefinesTables(ABC, Generic[S, D]):
         expiry: Expiry | None = None,
         memory_limit: int | str = 0,
         when_full: str = "refuse",
+        compression: CompressionLike | None = None,
     ) -> S:
         """Define or find a table; defaults as in `TableSpec.sparse`.
 
@@ -63,6 +65,7 @@ class DefinesTables(ABC, Generic[S, D]):
                 expiry=expiry,
                 memory_limit=memory_limit,
                 when_full=when_full,
+                compression=compression,
             )
         )
 
@@ -76,6 +79,7 @@ class DefinesTables(ABC, Generic[S, D]):
         mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        compression: CompressionLike | None = None,
     ) -> D:
         """Define or find a dense table; defaults as in `TableSpec.dense`, errors as above."""
         return self._dense(
@@ -87,5 +91,6 @@ class DefinesTables(ABC, Generic[S, D]):
                 mode=mode,
                 aggregator=aggregator,
                 storage=storage,
+                compression=compression,
             )
         )

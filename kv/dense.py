@@ -33,6 +33,12 @@ class BlockShare:
     keys: Keys
     order: NDArray[np.int64]
 
+    def keys_of(self) -> Keys:
+        """The keys in the order of the blocks."""
+        keys = np.empty_like(self.keys)
+        keys[self.order] = self.keys
+        return keys
+
 
 def share_of(spec: TableSpec, owns: Callable[[Keys], NDArray[np.bool_]] | None) -> BlockShare:
     """The blocks whose keys `owns` says are here; None: all of them."""

@@ -18,6 +18,9 @@ PsliteError
     │   ├── LatePushError        a push for a round that is closed
     │   ├── VersionMismatchError a push of gradients that are too stale
     │   └── ArenaFullError       no room for more rows
+    ├── CompressionError      something about compressed values
+    │   ├── PacketError          bytes are no compressed rows, or not those expected
+    │   └── UnknownBaseError     differences from an update that is not known; it is sent anew
     ├── LeaseError            pieces of training data: a wrong description, or no right to one
     └── RemoteError           a handler on another node raised
 """
@@ -185,6 +188,25 @@ class VersionMismatchError(TableError):
 
 class ArenaFullError(TableError):
     """No room for more rows."""
+
+
+class CompressionError(KVError):
+    """Something about compressed values went wrong."""
+
+
+class PacketError(CompressionError):
+    """Bytes from elsewhere are no compressed rows, or not those expected."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(f"compressed rows are not as they should be: expected {expected}")
+
+
+class UnknownBaseError(CompressionError):
+    """A packet has differences from an update that is not known here; it is sent anew, whole."""
+
+    def __init__(self, stream: int, place: int) -> None:
+        self.stream, self.place = stream, place
+        super().__init__(f"the update before number {place} of run {stream} is not known here")
 
 
 class LeaseError(KVError):

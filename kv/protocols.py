@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kv.compression.settings import CompressionLike
 from kv.consistency.settings import Consistency
 from kv.initializers import Initializer
 from kv.leases.reader import Shards
@@ -174,6 +175,7 @@ class Worker(Protocol):
         expiry: Expiry | None = None,
         memory_limit: int | str = 0,
         when_full: str = "refuse",
+        compression: CompressionLike | None = None,
     ) -> SparseTable:
         """Define or find a table.
 
@@ -191,6 +193,9 @@ class Worker(Protocol):
                 `1GiB`; 0 is its memory.
             when_full: what a table at its limit does: `refuse` new rows, `evict` rows not used for
                 long, or `spill` them to disk, see docs/store.md.
+            compression: of gradients, a chain such as `topk:0.1+fp16`, or chains by link such as
+                `{"push": "topk:0.1", "pull": "fp16"}`, see docs/compression.md; `none` is none,
+                None the job's.
         """
 
     def dense_table(
@@ -203,6 +208,7 @@ class Worker(Protocol):
         mode: str | Consistency | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        compression: CompressionLike | None = None,
     ) -> DenseTable:
         """Define or find a dense table; arguments as above."""
 

@@ -9,7 +9,7 @@ before the first is sent: so a push is refused whole, however many messages it w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -144,7 +144,14 @@ class DenseWrite:
 Writing = SparseWrite | DenseWrite
 
 
-def pack(writes: Sequence[Writing], pieces: Sequence[Piece], empty: EmptyFor) -> None:
+class Packing(Protocol):
+    """What can be packed."""
+
+    def pack(self, server: int, part: Range, empty: EmptyFor) -> None:
+        """See `SparseWrite.pack`."""
+
+
+def pack(writes: Sequence[Packing], pieces: Sequence[Piece], empty: EmptyFor) -> None:
     """Pack all messages of a push or an assignment.
 
     Raises:

@@ -19,6 +19,8 @@ import numpy as np
 
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
 from kv.clipping import Clipping
+from kv.compressing import CodedWrite, Encoders, compress
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
@@ -84,8 +86,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         retry: how a push that is refused so is tried again, with the clock of now for its base.
         is_deterministic: nothing that this worker gets may depend on timing: rows come by their
             keys, and there is no prefetch beside other workers.
+        compression: the job's, of tables that name none.
 
     Attributes:
+        encoders: what compresses gradients; its `stats` say what that saved.
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
     """
 
@@ -102,6 +106,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         is_deterministic: bool = False,
+        compression: Rules = NO_RULES,
     ) -> None:
         self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
@@ -133,6 +138,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._sent = SentLists(key_cache)
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
+        self.encoders = Encoders(compression, self._customer.is_open)
 
     @property
     def rank(self) -> int:
@@ -149,7 +155,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return RemoteDenseTable(self, self._define(spec))
 
     def _define(self, spec: TableSpec) -> TableSpec:
-        spec = spec.resolved(self._mode, self._seed)
+        spec = self.encoders.resolve(spec.resolved(self._mode, self._seed))
         if spec.mode is not None and spec.mode.counts_steps:
             self._begin()
         self.ask_all(Command.DEFINE, body=spec.to_dict())
@@ -379,7 +385,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if not isinstance(weight, (int, float, np.number)) or not 0 <= weight <= GREATEST:
             raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight!r}")
         entries = [
-            self._write(read, read.values_of(write[-1]), "gradients")
+            self._gradients(read, read.values_of(write[-1]))
             for read, write in zip(wanted, writes, strict=True)
         ]
         body: dict[str, Any] = {} if weight == 1.0 else {"weight": float(weight)}
@@ -397,6 +403,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self._bases,
         )
         return self._ask(question, entries, pull, writes=entries)
+
+    def _gradients(self, wanted: Wanted, values: Values) -> Writing | CodedWrite:
+        write = self._write(wanted, values, "gradients")
+        encoder = wanted.table.encoder
+        return write if encoder is None else CodedWrite(write, encoder, self.buffers)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist
@@ -440,7 +451,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         pull: Pull | None = None,
         finish: Finish | None = None,
         is_quiet: bool = False,
-        writes: Sequence[Writing] = (),
+        writes: Sequence[Writing | CodedWrite] = (),
     ) -> Request:
         """Send a request about tables, cut by server and size; returns its timestamp.
 
@@ -456,12 +467,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         cuts = [entry.cut for entry in entries]
         least = PIECE if self._piece is None else self._piece
         pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to, least)
+        settling = None
         if writes:
             pack(writes, pieces, lines.empty)
+            if self.encoders.are_used:
+                settling = compress(writes, pieces, question.command, question.signature != 0)
         asking = Asking(
-            question, entries, pieces, lines, pull, self._customer, lambda: self._newest
+            question, entries, pieces, lines, pull, self._customer, lambda: self._newest, settling
         )
-        takes = pull is not None or question.signature != 0
+        takes = pull is not None or question.signature != 0 or settling is not None
         take: Callable[[Message], bool] | None = asking.take if takes else None
         if writes and self._stale is not None:
             take = self._stale.taking(take)
@@ -472,12 +486,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             recut=asking.recut,
             cuts=[piece.number for piece in pieces],
             is_quiet=is_quiet,
+            after=None if settling is None else asking.note,
         )
         try:
             asking.send(request, self._customer.oldest)
         except BaseException:
             self._customer.forget(request)  # nobody will answer it
             raise
+        if settling is not None:
+            self.encoders.follow(request, settling)
         self._adopt_map()
         return request
 

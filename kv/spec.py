@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.bounds import stored_bounds
+from kv.compression.settings import Compression, CompressionLike
 from kv.consistency.settings import Consistency
 from kv.errors import SettingError
 from kv.initializers import Initializer, Uniform, Zeros
@@ -63,6 +64,7 @@ class TableSpec:
     expiry: Expiry | None = None  # which rows go again; None is none
     memory_limit: int = 0  # bytes of rows, records and index on one server; 0 is the machine's
     when_full: str = "refuse"  # new rows, or evict old ones, or spill them to disk
+    compression: Compression | None = None  # of values on their way; None is the job's
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or len(self.name) > 200:
@@ -85,6 +87,8 @@ class TableSpec:
         if self.seed is not None:
             object.__setattr__(self, "seed", self._whole("seed", self.seed))
         self._check_policies()
+        if self.compression is not None:
+            object.__setattr__(self, "compression", self._compression_of(self.compression))
         if self.kind == "dense" and self.dim != block_width(self.shape):
             problem = f"blocks of a dense {self.shape} have dim {block_width(self.shape)}"
             raise SettingError(f"table {self.name}", f"{problem}, not {self.dim}")
@@ -106,6 +110,7 @@ class TableSpec:
         expiry: Expiry | None = None,
         memory_limit: int | str = 0,
         when_full: str = "refuse",
+        compression: CompressionLike | None = None,
     ) -> Self:
         """Rows of `dim` floats under uint64 keys; a `memory_limit` may be a text such as `1GiB`.
 
@@ -129,6 +134,7 @@ class TableSpec:
             expiry=expiry,
             memory_limit=_nbytes(name, memory_limit),
             when_full=when_full,
+            compression=compression,  # type: ignore[arg-type]  # made one of any of these
         )
 
     @classmethod
@@ -143,6 +149,7 @@ class TableSpec:
         seed: int | None = None,
         aggregator: str = "sum",
         storage: str = "float32",
+        compression: CompressionLike | None = None,
     ) -> Self:
         """One array, float32 to its users; by default SGD() and zeros."""
         return cls(
@@ -157,6 +164,7 @@ class TableSpec:
             seed=seed,
             aggregator=aggregator,
             storage=storage,
+            compression=compression,  # type: ignore[arg-type]  # as above
         )
 
     def resolved(self, mode: str | Consistency, seed: int) -> Self:
@@ -177,6 +185,7 @@ class TableSpec:
             "mode": self.mode and self.mode.to_dict(),
             "admission": self.admission and self.admission.to_dict(),
             "expiry": self.expiry and self.expiry.to_dict(),
+            "compression": self.compression and self.compression.to_dict(),
         }
 
     @classmethod
@@ -187,6 +196,8 @@ class TableSpec:
             SettingError: fields are missing, unknown or wrong.
         """
         known = {f.name for f in fields(cls)}
+        if isinstance(settings, Mapping):  # checkpoints from before it have none
+            settings = {"compression": None, **settings}
         if not isinstance(settings, Mapping) or set(settings) != known:
             raise SettingError(
                 "table", f"a definition has the fields {sorted(known)}: {settings!r}"
@@ -233,6 +244,12 @@ class TableSpec:
         policies = (self.admission, self.expiry, self.memory_limit or None)
         if self.kind == "dense" and any(policy is not None for policy in policies):
             raise SettingError(table, "a dense table is always whole: it takes no policies")
+
+    def _compression_of(self, given: object) -> Compression:
+        try:
+            return Compression.of(given)  # type: ignore[arg-type]  # which it checks
+        except SettingError as error:
+            raise SettingError(f"table {self.name}", str(error)) from None
 
     def _mode_of(self, mode: object) -> Consistency:
         try:

@@ -32,6 +32,7 @@ from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMis
 from kv.executor import Executor, Turns, run_through
 from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
+from kv.packed import PACKED
 from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
 from kv.replay.order import LANE, Order
@@ -57,6 +58,7 @@ from kv.table_protocol import (
     Command,
     table_id,
 )
+from kv.unpacking import Unpacker
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -115,6 +117,7 @@ class TableServer:
     ) -> None:
         self.office, self._order, self._check = office, order, check
         self.lists = KeptLists(key_cache)
+        self.unpacker = Unpacker()
         self._buffers = Buffers()
         self.engine = Engine(
             office.shape.workers,
@@ -225,6 +228,7 @@ class TableServer:
         role, rank = role_and_rank(node)
         if role is Role.WORKER and rank < self.engine.progress.num_workers:
             self.lists.forget(node)
+            self.unpacker.forget(node)
             lanes = [SETTLING, *((node, table) for table in list(self._tables))]
             self.executor.submit(self._and_let_go(self.engine.losing(rank)), lanes)
 
@@ -267,7 +271,11 @@ class TableServer:
 
     def _facts(self) -> list[dict[str, Any]]:
         """What somebody outside the cluster is told of the tables."""
-        return [table.stats() for _, table in list(self._tables.values())]
+        return [self._stats_of(table) for _, table in list(self._tables.values())]
+
+    def _stats_of(self, table: Table) -> dict[str, Any]:
+        seen = self.unpacker.stats(table.id)
+        return table.stats() | ({"compression": seen} if seen else {})
 
     # -- who works on a request, and when ---------------------------------------------------
 
@@ -280,7 +288,7 @@ class TableServer:
                 return
             if meta.cmd == _STEP and not self._watches_windows:
                 self._watch_windows()
-            if meta.key_list or (meta.body and "coded" in meta.body):
+            if meta.key_list or (meta.body and ("coded" in meta.body or PACKED in meta.body)):
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
                 stream.in_hand.add((meta.timestamp, meta.piece))
@@ -315,6 +323,8 @@ class TableServer:
             return True
         if answer is None:
             return False
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, [(number, table, step)])
         if self.keep_answer is None:  # what there is to remember is remembered
             self._give(answer, message)
             if self.desk.has_early:
@@ -426,8 +436,10 @@ class TableServer:
 
     def _complete(self, message: Message) -> None:
         """Bring the request's key lists, which may be named or coded, into their places."""
-        dense = [table.is_dense for _, table, _ in self._of(message.meta)]
-        self.lists.complete(message, dense, message.meta.cmd in _VALUED)
+        tables, has_values = self._of(message.meta), message.meta.cmd in _VALUED
+        self.lists.complete(message, [table.is_dense for _, table, _ in tables], has_values)
+        if has_values and message.meta.body and PACKED in message.meta.body:
+            self.unpacker.unpack(message, tables)
 
     def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
         """The tables of a request, by number and itself, and the worker's step for each."""
@@ -466,6 +478,7 @@ class TableServer:
         known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
             raise TableConflictError(spec.name, "its id is that of another table; rename it")
+        self.unpacker.define(spec, identity)
         return table
 
     def table_of(self, identity: int) -> Table | None:
@@ -489,7 +502,10 @@ class TableServer:
             if table.mode.notes_pulls:
                 table.answered(self._ranks.of(meta), keys, values[-1])
         no_more(arrays)
-        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
+        answer = Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, tables)
+        return answer
 
     def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
         """Whether a pull has to wait; it is then kept."""
@@ -545,6 +561,7 @@ class TableServer:
         rests = bool(meta.body and meta.body.get("rests"))
         if not rests:
             self.lists.forget(meta.sender)
+            self.unpacker.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing
         yield from self._letting_go(leave(self._ranks.of(meta)))
         return Message(answer_to(meta))
@@ -607,5 +624,6 @@ class TableServer:
         yield
 
     def _stats(self, message: Message) -> Answering:
-        return Message(answer_to(message.meta, body=self.engine.stats(self._one(message.meta))))
+        ((_, table, _),) = self._of(message.meta)
+        return Message(answer_to(message.meta, body=self._stats_of(table)))
         yield

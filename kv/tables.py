@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kv.compression.settings import WORKER_SERVER
 from kv.cutting import Cut, cut_blocks
 from kv.dense import BlockShare, shares_of
 from kv.errors import KeyListError, KVError
@@ -40,6 +41,7 @@ class Table:
     def __init__(self, worker: RemoteWorker, spec: TableSpec) -> None:
         self.worker, self.spec = worker, spec
         self.id = table_id(spec.name)
+        self.encoder = worker.encoders.of(spec, WORKER_SERVER)
 
     @property
     def name(self) -> str:

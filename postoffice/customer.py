@@ -56,6 +56,7 @@ class _Request:
     """
 
     __slots__ = (
+        "after",
         "answers",
         "callback",
         "error",
@@ -78,7 +79,9 @@ class _Request:
         take: Take | None,
         recut: Recut | None,
         is_quiet: bool,
+        after: Callable[[Message], None] | None,
     ) -> None:
+        self.after = after
         self.waiting_for: dict[Place, Message | None] = {}
         self.first, self.parts, self.expected = 0, 1, 0
         self.finish, self.callback, self.is_quiet = finish, callback, is_quiet
@@ -147,6 +150,7 @@ class Customer:
         recut: Recut | None = None,
         cuts: Sequence[int] | None = None,
         is_quiet: bool = False,
+        after: Callable[[Message], None] | None = None,
     ) -> int:
         """Number a request to `recipients`; it is done when each of them has answered.
 
@@ -159,12 +163,14 @@ class Customer:
             recut: called with a message whose recipient is dead or not the owner any more.
             cuts: for each message how far its timestamp lies behind the first; None: all have one.
             is_quiet: neither `wait_all` nor `raise_failed` cares for it.
+            after: called with the answers that come after the request has failed, which `take` does
+                not get.
         Returns:
             The (first) timestamp.
         Raises:
             ClusterStoppedError: the cluster ended while too many requests had no answer.
         """
-        request = _Request(finish, callback, take, recut, is_quiet)
+        request = _Request(finish, callback, take, recut, is_quiet, after)
         with self._lock:
             request.first = first = self._next
             if len(recipients) == 1 and (cuts is None or cuts[0] == 0):
@@ -295,6 +301,8 @@ class Customer:
                     return
             except BaseException as error:  # raised where the request is waited for
                 request.error = error
+        elif request.after is not None:
+            request.after(message)
         if meta.error is not None and request.error is None:
             kind, text, node = meta.error
             request.error = self._make_error(node_name(node or meta.sender), kind, text)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kv.checkpoint.config import CheckpointConfig
+from kv.compression.settings import NO_RULES, Rules
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
 from pslite.chaos.config import ChaosConfig
@@ -66,6 +67,7 @@ class JobConfig:
     van: VanConfig = field(default_factory=VanConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
+    compression: Rules = NO_RULES
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
     chaos: ChaosConfig = field(default_factory=ChaosConfig)
@@ -160,18 +162,11 @@ def read_section(name: str, owner: type[T], entries: Mapping[str, Entry]) -> T:
     Raises:
         ConfigError: an unknown key, a text that is no value of the key, or a value out of range.
     """
-    annotations = field_types(owner)
-    values: dict[str, Any] = {}
-    for key, entry in entries.items():
-        if key not in annotations:
-            problem = (
-                f"unknown key{nearest(key, annotations) or '; known: ' + ', '.join(annotations)}"
-            )
-            raise ConfigError(problem, file=entry.origin, section=name, key=key)
-        try:
-            values[key] = parse_value(entry.text, annotations[key])
-        except ValueError as error:
-            raise ConfigError(str(error), file=entry.origin, section=name, key=key) from None
+    values: dict[str, Any]
+    if owner is Rules:  # its keys name tables
+        values = {"said": {key: entry.text for key, entry in entries.items()}}
+    else:
+        values = _read_fields(name, owner, entries)
     try:
         return owner(**values)
     except ConfigError as error:
@@ -186,12 +181,31 @@ def read_section(name: str, owner: type[T], entries: Mapping[str, Entry]) -> T:
         raise ConfigError("must be given", file=origin, section=name, key=missing[0]) from None
 
 
+def _read_fields(name: str, owner: type[Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The entries as values of the dataclass' fields; errors as in `read_section`."""
+    annotations = field_types(owner)
+    values: dict[str, Any] = {}
+    for key, entry in entries.items():
+        if key not in annotations:
+            problem = (
+                f"unknown key{nearest(key, annotations) or '; known: ' + ', '.join(annotations)}"
+            )
+            raise ConfigError(problem, file=entry.origin, section=name, key=key)
+        try:
+            values[key] = parse_value(entry.text, annotations[key])
+        except ValueError as error:
+            raise ConfigError(str(error), file=entry.origin, section=name, key=key) from None
+    return values
+
+
 def section_to_text(name: str, section: Any) -> dict[str, str]:
     """The keys of a section's dataclass as text.
 
     Raises:
         ConfigError: a value that no ini file can hold.
     """
+    if isinstance(section, Rules):
+        return dict(section.said)
     text = {}
     for key, annotation in field_types(type(section)).items():
         try:

@@ -12,6 +12,7 @@ import io
 import tokenize
 from typing import Any, Literal, get_args, get_origin
 
+from kv.compression.settings import Rules
 from pslite.config import JobConfig, field_types, own_sections
 from pslite.ini import to_ini
 from pslite.values import format_value
@@ -24,6 +25,10 @@ def explain(job: JobConfig) -> str:
     for name, owner in own_sections().items():
         meanings = field_comments(owner)
         lines = [f"# {(inspect.getdoc(owner) or '').splitlines()[0]}", f"[{name}]"]
+        if owner is Rules:  # its keys name tables and have no defaults
+            lines += [to_ini({"": {k: t}}).splitlines()[1] for k, t in texts.pop(name).items()]
+            blocks.append("\n".join(lines) + "\n")
+            continue
         for key, text in texts.pop(name).items():
             default = default_text(owner, key)
             note = f"default {default or 'empty'}" if default is not None else "must be given"

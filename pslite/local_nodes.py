@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.cutting import PIECE
 from kv.executor import threads_of
@@ -68,6 +69,7 @@ class LocalNodes:
         replicas: int = 0,
         server_threads: int = 0,
         run: RunConfig = RunConfig(),  # noqa: B008 (it is frozen)
+        compression: Rules = NO_RULES,
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):
             raise ConfigError(
@@ -79,7 +81,7 @@ class LocalNodes:
         self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._run_dir = run_dir
-        self._replicas = replicas
+        self._replicas, self._compression = replicas, compression
         self._server_threads, self._run = threads_of(server_threads), run
         self._dealing: Dealing | None = None
         self._orders: list[Order | None] = []
@@ -193,7 +195,12 @@ class LocalNodes:
         office = self._office(Role.WORKER, f"worker{rank}", rank)
         piece = PIECE if self._run.is_fixed else None
         return RemoteWorker(
-            office, self._mode, self._seed, piece=piece, may_move=self._replicas > 0
+            office,
+            self._mode,
+            self._seed,
+            piece=piece,
+            may_move=self._replicas > 0,
+            compression=self._compression,
         )
 
     def run(self, program: Callable[[RemoteWorker], T]) -> list[T]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from kv.compression.settings import NO_RULES, Rules
 from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
@@ -85,6 +86,7 @@ def connect(
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
         is_deterministic=job.run.deterministic and not job.run.replay,
+        compression=job.compression,
     )
     try:
         office.start()
@@ -142,6 +144,7 @@ def local_cluster(
     server_threads: int = 0,
     record: Path | None = None,
     replay: Path | None = None,
+    compression: Rules = NO_RULES,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -154,6 +157,7 @@ def local_cluster(
         replicas: copies of each row on another server, as `[cluster] replicas`.
         server_threads: of each server, as `[server] threads`.
         record, replay: folders of records, as `pslite local` has them.
+        compression: of tables that name none, as the section `[compression]`.
     Returns:
         A context manager; see `LocalNodes`.
     """
@@ -161,5 +165,14 @@ def local_cluster(
 
     run = RunConfig(record=str(record or ""), replay=str(replay or ""))
     return LocalNodes(
-        servers, workers, mode, seed, server_app, run_dir, replicas, server_threads, run
+        servers,
+        workers,
+        mode,
+        seed,
+        server_app,
+        run_dir,
+        replicas,
+        server_threads,
+        run,
+        compression,
     )

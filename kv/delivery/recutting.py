@@ -113,6 +113,11 @@ class Recut:
     server: int
     parts: list[tuple[int, Rows]]
 
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Of the values of each part."""
+        return [(rows.names.size, self.root.sizes[index][1]) for index, rows in self.parts]
+
     def take(self, arrays: Sequence[NDArray[Any]]) -> None:
         """The answer has come, with values if it was a pull.
 
@@ -120,7 +125,7 @@ class Recut:
             KVError: it is not what was asked for.
         """
         if self.root.done is not None:
-            shapes = [(rows.names.size, self.root.sizes[index][1]) for index, rows in self.parts]
+            shapes = self.shapes
             is_float = all(array.dtype == np.float32 for array in arrays)
             if not is_float or [array.shape for array in arrays] != shapes:
                 raise KVError(f"a server answered {arrays!r} instead of float32 {shapes}")

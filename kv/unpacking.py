@@ -1,0 +1,129 @@
+"""Values that came compressed to a server, in their places, and those of its answers compressed.
+
+What a packet says is checked against the keys that came and the table's definition, so nobody
+allocates more because of it than keys have promised.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kv.compression.bases import Base
+from kv.compression.coding import decode
+from kv.compression.encoder import Counts, Encoder
+from kv.compression.packets import DELTA
+from kv.compression.settings import DISPATCHER_SERVER, PULL, WORKER_SERVER
+from kv.engine_table import Table
+from kv.errors import PacketError
+from kv.kernels.jit import frozen
+from kv.packed import PACKED, numbers_of
+from kv.spec import TableSpec
+from kv.table_messages import Tables, is_whole
+from postoffice.node import Role, role_and_rank
+from van.message import Message, Meta
+
+_NO_NAMES = np.empty(0, np.uint64)
+
+
+class Unpacker:
+    """What one server does about compressed values, and what it has seen of them.
+
+    Attributes:
+        packs: whether any table's values are pulled compressed.
+    """
+
+    def __init__(self) -> None:
+        self.packs = False
+        self._encoders: dict[int, Encoder] = {}  # of pulled values, by table
+        self._bases: dict[tuple[int, int], tuple[int, Base]] = {}  # by sender and table; lives
+        self._counts: dict[tuple[int, str], Counts] = {}
+
+    def define(self, spec: TableSpec, identity: int) -> None:
+        """A table is defined here."""
+        chain = None if spec.compression is None else spec.compression.pull
+        if chain is not None and identity not in self._encoders:
+            self._encoders[identity] = Encoder(chain, spec.dim, by_row=spec.kind == "dense")
+            self.packs = True
+
+    def unpack(self, message: Message, tables: Tables) -> None:
+        """Bring keys and values of a push that has packets to what they would be without.
+
+        Called again on such a message it changes nothing.
+
+        Raises:
+            PacketError: it has none such.
+        """
+        numbers = numbers_of(message.meta.body.pop(PACKED, []))
+        arrays, place = message.arrays, 0
+        for _, table, _ in tables:
+            has_keys = not is_whole(message.meta, table)
+            value = place + has_keys
+            if value in numbers:
+                numbers.remove(value)
+                if value >= len(arrays):
+                    raise PacketError(f"array {value} of a request that has {len(arrays)}")
+                self._unpack_table(message, table, place if has_keys else None, value)
+            place = value + 1
+        if numbers:
+            raise PacketError(f"values, not arrays {sorted(numbers)}")
+
+    def _unpack_table(self, message: Message, table: Table, keys: int | None, value: int) -> None:
+        arrays, frame = message.arrays, message.arrays[value]
+        rows = table.names.size if keys is None else arrays[keys].size
+        counts = self._counts_of(table, message)
+        with counts.timing():
+            found = decode(frame, rows, table.spec.dim)
+            if found.head.flags & DELTA:
+                names = table.names.astype(np.uint64) if keys is None else arrays[keys]
+                found = found.on(self._base(message.meta, table), names)
+            found = found.whole()
+        if found.kept is not None:
+            if keys is None:
+                raise PacketError(f"all blocks of table {table.spec.name}")
+            arrays[keys] = frozen(arrays[keys][found.kept])
+        arrays[value] = frozen(found.values)
+        counts.add(rows, len(found.values), 4 * rows * table.spec.dim, frame.nbytes)
+
+    def _base(self, meta: Meta, table: Table) -> Base:
+        """The last updates of a table from the life of a sender."""
+        life, base = self._bases.get((meta.sender, table.id), (0, None))
+        if base is None or life != meta.incarnation:
+            limit = table.spec.compression.memory if table.spec.compression else 0
+            base = Base(table.spec.dim, limit)
+            self._bases[meta.sender, table.id] = meta.incarnation, base
+        return base
+
+    def forget(self, sender: int) -> None:
+        """Drop what is remembered of a sender that has gone."""
+        for place in [place for place in self._bases if place[0] == sender]:
+            del self._bases[place]
+
+    def _counts_of(self, table: Table, message: Message) -> Counts:
+        role, _ = role_and_rank(message.meta.sender)
+        link = WORKER_SERVER if role is Role.WORKER else DISPATCHER_SERVER
+        return self._counts.setdefault((table.id, link), Counts())
+
+    def pack(self, answer: Message, tables: Tables) -> None:
+        """Compress the values of an answer to a pull, where their tables say so."""
+        packed = []
+        for place, (_, table, _) in enumerate(tables if answer.arrays else ()):
+            encoder = self._encoders.get(table.id)
+            if encoder is not None:
+                values = answer.arrays[place]
+                coded = encoder.encode(_NO_NAMES, values)
+                if coded.is_packed:
+                    answer.arrays[place] = coded.array
+                    packed.append(place)
+        if packed:
+            answer.meta.body = {**(answer.meta.body or {}), PACKED: packed}
+
+    def stats(self, identity: int) -> dict[str, dict[str, float]]:
+        """By link what came and went compressed of a table, `Counts` as numbers."""
+        found = {
+            link: c.to_dict()
+            for (table, link), c in list(self._counts.items())
+            if table == identity
+        }
+        if identity in self._encoders:
+            found[PULL] = self._encoders[identity].counts.to_dict()
+        return found
