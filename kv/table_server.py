@@ -17,6 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from kv.at_once import Answers, AtOnce, Ranks
 from kv.consistency.settings import Consistency
 from kv.delivery.desk import Desk
+from kv.dispatcher.assignment import dispatcher_of
 from kv.engine import MOST_ROWS, Engine
 from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
@@ -48,7 +50,7 @@ from kv.table_messages import (
 from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
-from postoffice.postoffice import Postoffice
+from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.errors import CodecError, PsliteError
@@ -111,6 +113,7 @@ class TableServer:
             now=lambda: office.van.now(),
             max_staleness=max_staleness,
             server=lambda: office.rank,
+            group_of=_group_of(office.shape),
         )
         self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")
@@ -259,7 +262,7 @@ class TableServer:
         """
         meta = message.meta
         work = self._at_once.get(meta.cmd)
-        if work is None or len(meta.clocks) != 1 or not message.arrays:
+        if work is None or len(meta.clocks) != 1 or not message.arrays or meta.constituents:
             return False
         identity, step, _ = meta.clocks[0]
         number, table = self._tables.get(identity, _NO_TABLE)
@@ -490,8 +493,12 @@ class TableServer:
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
+        steps = meta.body.get("steps")  # of several workers, where a dispatcher says it
+        if steps is None:
+            steps = [(self._ranks.of(meta), meta.body["clock"])]
         try:
-            yield from self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
+            for rank, clock in steps:
+                yield from self.engine.stepping(int(rank), int(clock))
         finally:  # where a round failed, too, others go on
             self.answer_held()
         return Message(answer_to(meta))
@@ -553,3 +560,10 @@ class TableServer:
     def _stats(self, message: Message) -> Answering:
         return Message(answer_to(message.meta, body=self.engine.stats(self._one(message.meta))))
         yield
+
+
+def _group_of(shape: ClusterShape) -> Callable[[int], int] | None:
+    """By worker the dispatcher that adds up its pushes with those of others; None: nobody does."""
+    if not shape.dispatchers:
+        return None
+    return partial(dispatcher_of, workers=shape.workers, dispatchers=shape.dispatchers)

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
 from kv.consistency.settings import Consistency
+from kv.dispatcher.dispatcher import Dispatcher
 from kv.executor import threads_of
 from kv.leases.desk import LeaseDesk
 from kv.placement_app import PlacementApp
@@ -43,6 +44,7 @@ class LocalNodes:
         seed: of initial values.
         server_app: called with each server's postoffice, which has not started.
         replicas: copies of each row on another server, 0 or 1.
+        dispatchers: that merge the workers' pushes.
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
@@ -58,6 +60,7 @@ class LocalNodes:
         server_app: Callable[[Postoffice], object] | None = None,
         run_dir: Path | None = None,
         replicas: int = 0,
+        dispatchers: int = 0,
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):
             raise ConfigError(
@@ -65,6 +68,9 @@ class LocalNodes:
                 f"{replicas} with servers = {servers}",
                 key="replicas",
             )
+        if not 0 <= dispatchers <= workers:
+            problem = f"expected 0 to {workers}, one for each worker at most, got {dispatchers}"
+            raise ConfigError(problem, key="dispatchers")
         self.workers: list[RemoteWorker] = []
         self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
@@ -73,7 +79,10 @@ class LocalNodes:
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
-            servers=servers, workers=workers, scheduler=f"{self._place}-scheduler"
+            servers=servers,
+            workers=workers,
+            dispatchers=dispatchers,
+            scheduler=f"{self._place}-scheduler",
         )
         self._threads: list[threading.Thread] = []
         self._failures: list[BaseException] = []
@@ -83,6 +92,8 @@ class LocalNodes:
         self._spawn("scheduler", self._run_scheduler)
         for rank in range(self._shape.servers):
             self._spawn(f"server {rank}", partial(self._run_server, rank))
+        for rank in range(self._shape.dispatchers):
+            self._spawn(f"dispatcher {rank}", partial(self._run_dispatcher, rank))
         self.workers = [self._worker(rank) for rank in range(self._shape.workers)]
         starts = [
             self._spawn(f"start of worker {rank}", worker.office.start)
@@ -138,6 +149,22 @@ class LocalNodes:
             if self._server_app is not None:
                 self._server_app(office)
             with tables:
+                office.start()
+                office.serve()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            office.finalize(failure)
+
+    def _run_dispatcher(self, rank: int) -> None:
+        office = self._office(Role.DISPATCHER, f"dispatcher{rank}", rank)
+        failure: str | None = None
+        try:
+            dispatcher = Dispatcher(
+                office, self._mode, self._seed, threads=1, may_move=self._replicas > 0
+            )
+            with dispatcher:
                 office.start()
                 office.serve()
         except Exception as error:

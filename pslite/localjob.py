@@ -181,6 +181,8 @@ class LocalJob:
         if job is not None:
             for rank in range(job.cluster.servers):
                 self._start_node(Role.SERVER, rank, job, self._options.node_command)
+            for rank in range(job.cluster.dispatchers):
+                self._start_node(Role.DISPATCHER, rank, job, self._options.node_command)
             for rank in range(job.cluster.workers):
                 self._start_node(Role.WORKER, rank, job, self._command)
             self._note(state="running", scheduler=f"tcp://{job.cluster.scheduler}")

@@ -1,4 +1,4 @@
-"""Running one node of a cluster in this process: scheduler or server.
+"""Running one node of a cluster in this process: scheduler, server or dispatcher.
 
 The scheduler prints `pslite: scheduler listening on ADDRESS` as its first line, so that who
 started it on port 0 learns the port.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kv.leases.desk import LeaseDesk
 from postoffice.config import join_address
@@ -100,7 +102,7 @@ def chaos_of(settings: NodeSettings) -> Chaos | None:
 
 
 def run_node(settings: NodeSettings) -> None:
-    """Serve as the scheduler or as a server until the cluster ends.
+    """Serve as the scheduler, a server or a dispatcher until the cluster ends.
 
     Raises:
         ConfigError: `[server] app` cannot be loaded, or a role that does not serve.
@@ -112,6 +114,8 @@ def run_node(settings: NodeSettings) -> None:
         _run_scheduler(settings)
     elif settings.role is Role.SERVER:
         _run_server(settings)
+    elif settings.role is Role.DISPATCHER:
+        _run_dispatcher(settings)
     else:
         raise ConfigError(
             f"a {settings.role} is no node that serves; a worker runs its own program, "
@@ -184,11 +188,7 @@ def _run_server(settings: NodeSettings) -> None:
     from kv.table_server import TableServer  # numba: the scheduler does without
 
     job = settings.job
-    sys.setswitchinterval(SWITCH)
-    keep_freed_memory()
-    office = make_office(settings)
-    failure: str | None = None
-    try:
+    with _serving(settings) as office:
         tables = TableServer(
             office,
             job.param_sync.consistency,
@@ -207,6 +207,39 @@ def _run_server(settings: NodeSettings) -> None:
         with tables:
             office.start()
             office.serve()
+
+
+def _run_dispatcher(settings: NodeSettings) -> None:
+    from kv.dispatcher.dispatcher import Dispatcher
+
+    job = settings.job
+    with _serving(settings) as office:
+        dispatcher = Dispatcher(
+            office,
+            job.param_sync.consistency,
+            job.run.seed,
+            job.dispatcher,
+            job.dispatcher.parallel_aggregators,
+            job.server.key_cache,
+            job.param_sync.key_deltas,
+            job.param_sync.max_staleness,
+            job.param_sync.retry,
+            may_move=job.cluster.replicas > 0,
+        )
+        with dispatcher:
+            office.start()
+            office.serve()
+
+
+@contextmanager
+def _serving(settings: NodeSettings) -> Iterator[Postoffice]:
+    """The node of a process that answers others, until the cluster ends."""
+    sys.setswitchinterval(SWITCH)
+    keep_freed_memory()
+    office = make_office(settings)
+    failure: str | None = None
+    try:
+        yield office
     except ClusterStoppedError as error:
         log.info("%s ends: %s", office.name, error)
         raise SystemExit(CONSEQUENCE) from None  # who failed has said so

@@ -79,6 +79,7 @@ def connect(
         may_move=job.cluster.replicas > 0,
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
+        piece=job.dispatcher.max_shard_size if job.cluster.dispatchers else None,
     )
     try:
         office.start()
@@ -132,6 +133,7 @@ def local_cluster(
     server_app: ServerApp | None = None,
     run_dir: Path | None = None,
     replicas: int = 0,
+    dispatchers: int = 0,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -142,9 +144,10 @@ def local_cluster(
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
         run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
         replicas: copies of each row on another server, as `[cluster] replicas`.
+        dispatchers: that merge the workers' pushes, as `[cluster] dispatchers`.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas)
+    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas, dispatchers)

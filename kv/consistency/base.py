@@ -36,7 +36,8 @@ class Update(NamedTuple):
     rows are kept, which must recognise it; base: of a push, the table's clock here that its
     worker knew when it computed, -1 where that is not known; rate: what the learning rate is
     multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
-    where that is not known, and lam: how much their delay is compensated (`dc_async`).
+    where that is not known, and lam: how much their delay is compensated (`dc_async`); count: how
+    many workers' pushes it stands for, where a dispatcher has merged them.
     """
 
     keys: Keys
@@ -49,6 +50,7 @@ class Update(NamedTuple):
     rate: float = 1.0
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
+    count: int = 1
 
     @property
     def delay(self) -> Delay | None:
@@ -79,6 +81,8 @@ class Context:
         aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
         settings: the mode's own.
         now: the time in seconds, for modes with time-outs.
+        group_of: by the rank of a worker the group whose parts of a round are added up first, as a
+            dispatcher may have done already; None: there are no groups.
     """
 
     table: str
@@ -86,6 +90,7 @@ class Context:
     aggregator: str = "sum"
     settings: Consistency = _ASYNC
     now: Callable[[], float] = time.monotonic
+    group_of: Callable[[int], int] | None = None
 
 
 class Mode(ABC):
@@ -100,7 +105,7 @@ class Mode(ABC):
 
     def __init__(self, context: Context) -> None:
         self.table, self.progress, self.now = context.table, context.progress, context.now
-        self.aggregator = context.aggregator
+        self.aggregator, self.group_of = context.aggregator, context.group_of
         self.clock = 0
         self.held = 0  # floats in pushes that are kept
 

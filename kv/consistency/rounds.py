@@ -8,6 +8,10 @@ push is a part with its own weight. A key that a part has no gradient for counts
     weighted_mean  sum of weight times gradient over the sum of the weights; zero if that is zero
     max_norm       for each key the part that is longest (L2); of equal ones the lower rank's
 
+Behind dispatchers the sum over workers is one of sums: over the workers of each dispatcher, in rank
+order, then over these. So it is the same, to the bit, whether a dispatcher has made its part of it
+or not.
+
 A key of a dense table is one of its blocks. All are made in rank order and so do not depend on when
 a push arrived. In mode async a push is a round of its own, where each of these is the push itself.
 """
@@ -23,18 +27,19 @@ from kv.consistency.base import Update
 from kv.kernels.sums import Part, longest_parts, sum_parts, weigh_parts
 
 Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
+Groups = Callable[[int], int] | None  # rank -> the group that is added up first; None: none
 
 
-def sum_of(pushes: Round, workers: int) -> Part:
-    return sum_parts(_per_worker(pushes))
+def sum_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
+    return sum_parts(_per_group(pushes, group_of))
 
 
-def mean_of(pushes: Round, workers: int) -> Part:
-    keys, sums = sum_parts(_per_worker(pushes))
+def mean_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
+    keys, sums = sum_parts(_per_group(pushes, group_of))
     return keys, sums if workers == 1 else sums / np.float32(workers)
 
 
-def weighted_mean_of(pushes: Round, workers: int) -> Part:
+def weighted_mean_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
     parts = list(itertools.chain.from_iterable(pushes[rank] for rank in sorted(pushes)))
     if len(parts) == 1 and parts[0].weight:
         return parts[0].keys, parts[0].grads
@@ -43,11 +48,11 @@ def weighted_mean_of(pushes: Round, workers: int) -> Part:
     return weigh_parts([(part.keys, part.grads) for part in parts], factors)
 
 
-def max_norm_of(pushes: Round, workers: int) -> Part:
+def max_norm_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
     return longest_parts(_per_worker(pushes))
 
 
-AGGREGATORS: dict[str, Callable[[Round, int], Part]] = {
+AGGREGATORS: dict[str, Callable[[Round, int, Groups], Part]] = {
     "sum": sum_of,
     "mean": mean_of,
     "weighted_mean": weighted_mean_of,
@@ -55,15 +60,18 @@ AGGREGATORS: dict[str, Callable[[Round, int], Part]] = {
 }
 
 
-def aggregated(name: str, pushes: Round, workers: int, clock: int) -> Update:
+def aggregated(
+    name: str, pushes: Round, workers: int, clock: int, group_of: Groups = None
+) -> Update:
     """One update of a round's pushes, at least one.
 
     Args:
         name: of the aggregator, one of `kv.spec.AGGREGATORS`.
         workers: how many take part in the round, those included that pushed nothing.
         clock: the round's number.
+        group_of: see `kv.consistency.base.Context`.
     """
-    return Update(*AGGREGATORS[name](pushes, workers), clock=clock)
+    return Update(*AGGREGATORS[name](pushes, workers, group_of), clock=clock)
 
 
 def _per_worker(pushes: Round) -> list[Part]:
@@ -71,3 +79,13 @@ def _per_worker(pushes: Round) -> list[Part]:
     return [
         sum_parts([(push.keys, push.grads) for push in pushes[rank]]) for rank in sorted(pushes)
     ]
+
+
+def _per_group(pushes: Round, group_of: Groups) -> list[Part]:
+    """The sum of each group's workers, in rank order; without groups that of each worker."""
+    if group_of is None:
+        return _per_worker(pushes)
+    groups: dict[int, list[int]] = {}
+    for rank in sorted(pushes):
+        groups.setdefault(group_of(rank), []).append(rank)
+    return [sum_parts(_per_worker({r: pushes[r] for r in some})) for some in groups.values()]
