@@ -343,6 +343,8 @@ class LocalJob:
         name, cluster, failure = self._job.run.name, self._job.cluster, self._life.failure
         if failure is None:
             size = f"{self._growth.servers} servers, {cluster.workers} workers"
+            if cluster.dispatchers:
+                size += f", {cluster.dispatchers} dispatchers"
             self._say(f"job {name} done in {seconds:.1f} s ({size}){self._what_happened()}")
             return 0
         who = f"{failure.node}: " if failure.node else ""

@@ -26,8 +26,13 @@ def in_order(shards: Sequence[Shard]) -> list[Shard]:
     return sorted(shards, key=lambda shard: (shard.rank, shard.message.meta.timestamp))
 
 
+def tables_of(shards: Sequence[Shard]) -> tuple[int, ...]:
+    """The tables that shards are about, each once."""
+    return tuple(dict.fromkeys(table for shard in shards for table in shard.tables))
+
+
 def aggregating(shards: Sequence[Shard], parallel: int, nbytes: int) -> Turns[list[Part]]:
-    """Add up shards of the same tables, in order; by place keys, increasing, and sums.
+    """Add up shards, in order; for each of `tables_of` them keys, increasing, and sums.
 
     Args:
         parallel: so many ranges at least, where there are enough rows.
@@ -36,8 +41,13 @@ def aggregating(shards: Sequence[Shard], parallel: int, nbytes: int) -> Turns[li
     if len(shards) == 1:
         return shards[0].parts
     sums: list[Part] = []
-    for place in range(len(shards[0].parts)):
-        parts = [(shard.rank, *shard.parts[place]) for shard in shards]
+    for table in tables_of(shards):
+        parts = [
+            (shard.rank, *part)
+            for shard in shards
+            for name, part in zip(shard.tables, shard.parts, strict=True)
+            if name == table
+        ]
         if parts[0][1] is None:
             sums.append((yield from _adding_blocks(parts, parallel, nbytes)))
         else:

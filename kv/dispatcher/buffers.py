@@ -1,8 +1,8 @@
 """Two buffers for each group of tables that are pushed together: one fills, one is merged and sent.
 
 A push to several tables stays whole, or a worker could not be told that all of it has counted; so
-buffers are those of a group: of one table, mostly, or of all tables of a model. Where there are
-rounds, each round has its own.
+buffers are those of a group: of one table, mostly, or of all tables of a model. A round has its
+own, for all tables: what a worker pushes to one table in several groups is added up in one order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kv.dispatcher.receiving import Shard
 
 Place = tuple[tuple[int, ...], int | None]
-"""Ids of the tables, and the round's number; None where there are no rounds."""
+"""Ids of the tables, none of a round, whose number follows; None where there are no rounds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -93,10 +93,12 @@ class Pairs:
             pair = self._pairs[place] = Pair(place, is_merged)
         return pair
 
-    def drop_round(self, pair: Pair) -> None:
-        """Nothing more comes of its round."""
-        if pair.round is not None and pair.leaving is None and not pair.filling.shards:
-            self._pairs.pop(pair.place, None)
+    def drop_rounds(self, slowest: int | None) -> None:
+        """Nothing more comes of rounds whose step the slowest worker has ended."""
+        for pair in self:
+            is_over = pair.round is not None and (slowest is None or pair.round < slowest)
+            if is_over and pair.leaving is None and not pair.filling.shards:
+                del self._pairs[pair.place]
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(list(self._pairs.values()))

@@ -18,12 +18,12 @@ from typing import Any, Self
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.delivery.repeats import Repeats
-from kv.dispatcher.aggregating import aggregating, in_order
+from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.assignment import workers_of
-from kv.dispatcher.buffers import Buffer, Pair, Pairs
+from kv.dispatcher.buffers import Pair, Pairs, Place
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
-from kv.dispatcher.known_tables import KnownTable, KnownTables
+from kv.dispatcher.known_tables import KnownTables
 from kv.dispatcher.receiving import Shard, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
@@ -197,7 +197,9 @@ class Dispatcher:
         shard = received(message, tables)
         is_merged = all(table.may_merge for table in tables)
         has_rounds = any(table.has_rounds for table in tables)
-        place = shard.tables, shard.step if has_rounds else None
+        place: Place = (shard.tables, None)
+        if has_rounds and is_merged:
+            place = ((), shard.step)
         pair = self._pairs.of(place, is_merged)
         pair.filling.add(shard, self.office.van.now())
         self.counts["pushes"] += 1
@@ -220,21 +222,18 @@ class Dispatcher:
                 return
             self.flushes[cause] += 1
             buffer = pair.swap()
-            tables = self.tables.named(pair.place[0])
             shards = in_order(buffer.shards)
             pair.in_pieces |= pair.round is not None and cause is not Cause.ROUND
             self._under_way += 1
             if not pair.is_merged or pair.in_pieces:
                 self._under_way += len(shards) - 1
                 for shard in shards:
-                    self._send(tables, shard.parts, [shard])
+                    self._send(shard.parts, [shard])
                 self._has_left(pair)
             else:
-                self.executor.submit(self._merging(pair, buffer, tables, shards))
+                self.executor.submit(self._merging(pair, shards))
 
-    def _merging(
-        self, pair: Pair, buffer: Buffer, tables: Sequence[KnownTable], shards: Sequence[Shard]
-    ) -> Turns[None]:
+    def _merging(self, pair: Pair, shards: Sequence[Shard]) -> Turns[None]:
         config = self.config
         try:
             parts = yield from aggregating(
@@ -248,11 +247,12 @@ class Dispatcher:
                 self._has_left(pair)
             return
         with self._lock:
-            self._send(tables, parts, shards)
+            self._send(parts, shards)
             self._has_left(pair)
             self._look_at(pair)
 
-    def _send(self, tables: Sequence[KnownTable], parts: Any, shards: Sequence[Shard]) -> None:
+    def _send(self, parts: Sequence[Part], shards: Sequence[Shard]) -> None:
+        tables = self.tables.named(tables_of(shards))
         self.counts["merges"] += 1
         self.counts["rows_out"] += sum(len(values) for _, values in parts)
 
@@ -271,9 +271,7 @@ class Dispatcher:
     def _has_left(self, pair: Pair) -> None:
         """A buffer has been sent: another may leave, and ends of steps may follow it."""
         pair.leaving = None
-        slowest = self._progress.slowest()
-        if pair.round is not None and (slowest is None or slowest > pair.round):
-            self._pairs.drop_round(pair)
+        self._pairs.drop_rounds(self._progress.slowest())
         self._say_steps()
 
     def _pushed(self, shard: Shard, error: BaseException | None, said: Error | None) -> None:
@@ -335,6 +333,7 @@ class Dispatcher:
         for pair in self._pairs:
             if pair.round is not None:
                 self._look_at(pair)
+        self._pairs.drop_rounds(self._progress.slowest())
         self._say_steps()
 
     def _say_steps(self) -> None:

@@ -34,7 +34,7 @@ def has_rounds(spec: TableSpec) -> bool:
 
 def may_merge(spec: TableSpec) -> bool:
     """Whether pushes of several workers to a table may become one."""
-    if spec.missing == "error":
+    if spec.kind == "sparse" and spec.missing == "error":
         return False
     if has_rounds(spec):
         return spec.aggregator in _SUMS

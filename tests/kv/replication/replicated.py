@@ -69,12 +69,14 @@ class Replicated:
         replicas: int = 1,
         mode: str | Consistency = "async",
         plan: FaultPlan | None = None,
+        dispatchers: int = 0,
     ) -> None:
         self.network = LoopbackNetwork(seed, plan=plan)
         self.mode, self.replicas, self.workers = mode, replicas, workers
         self.shape = ClusterShape(
             servers=servers,
             workers=workers,
+            dispatchers=dispatchers,
             scheduler="scheduler",
             failures=FailurePolicy(on_server="restart"),
         )
