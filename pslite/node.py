@@ -7,10 +7,12 @@ started it on port 0 learns the port.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from kv.leases.desk import LeaseDesk
 from postoffice.config import join_address
@@ -30,6 +32,9 @@ from pslite.vans import make_van
 from van.addresses import place_of
 from van.errors import ConfigError
 from van.van import Van
+
+if TYPE_CHECKING:
+    from kv.dispatcher.dispatcher import Dispatcher
 
 log = logging.getLogger(__name__)
 
@@ -226,9 +231,21 @@ def _run_dispatcher(settings: NodeSettings) -> None:
             job.param_sync.retry,
             may_move=job.cluster.replicas > 0,
         )
+        if settings.run_dir is not None:
+            office.before_goodbye.append(lambda: _note_facts(dispatcher, settings))
         with dispatcher:
             office.start()
             office.serve()
+
+
+def _note_facts(dispatcher: Dispatcher, settings: NodeSettings) -> None:
+    """Write into the run folder what a dispatcher has done, for who looks when the job is over."""
+    if settings.run_dir is not None:
+        path = settings.run_dir / f"dispatcher{dispatcher.office.rank}.json"
+        try:
+            path.write_text(json.dumps(dispatcher.facts(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            log.warning("%s cannot be written: %s", path, error.strerror)
 
 
 @contextmanager

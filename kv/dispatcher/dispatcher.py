@@ -75,7 +75,9 @@ class Dispatcher:
     ) -> None:
         self.office, self.config, self._may_move = office, config, may_move
         self.tables = KnownTables()
-        self.servers = Servers(office, self._receive, key_deltas, max_staleness, retry, seed)
+        self.servers = Servers(
+            office, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+        )
         self.executor = Executor(threads, self._break, "pslite dispatcher")
         self.failure: BaseException | None = None
         self.counts: Counter[str] = Counter()

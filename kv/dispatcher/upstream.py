@@ -7,6 +7,7 @@ two of one push could share a slot, by which servers remember what is inside.
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,10 +25,12 @@ from kv.dispatcher.resolving import Resolved
 from kv.dispatcher.versions import VersionClock
 from kv.keylist import KeyList
 from kv.keylists.sent import SentLists
+from kv.keylists.signature import signature_of
 from kv.placement import SlotMap
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
 from kv.remote import remote_error
+from kv.remote_worker import SHORTEST_LIST
 from kv.retrying import Retry
 from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
@@ -50,7 +53,7 @@ class Servers:
     Args:
         office: the dispatcher's node.
         receive: takes what workers ask.
-        key_deltas: as for workers, see `kv.remote_worker`.
+        key_cache, key_deltas: as for workers, see `kv.remote_worker`.
         max_staleness, retry, seed: of pushes that servers refuse as too stale, likewise.
 
     Attributes:
@@ -62,6 +65,7 @@ class Servers:
         self,
         office: Postoffice,
         receive: Callable[[Message], None],
+        key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
@@ -75,7 +79,8 @@ class Servers:
         if max_staleness is not None:
             self._stale = StalePushes(self.pushes, office.van, retry, seed)
         self._pulls: dict[int, Upstream] = {}
-        self._key_deltas, self._buffers = key_deltas, Buffers()
+        self._key_deltas, self._key_cache, self._buffers = key_deltas, key_cache, Buffers()
+        self._sent, self._list_seed = SentLists(key_cache), secrets.randbits(64)
         self._lines: Lines | None = None
 
     # -- who is there ---------------------------------------------------------------------------
@@ -96,7 +101,7 @@ class Servers:
     def lines(self) -> Lines:
         if self._lines is None:
             self._lines = Lines.of(
-                self.office, self.slots, self._key_deltas, SentLists(0), self.counts, self._buffers
+                self.office, self.slots, self._key_deltas, self._sent, self.counts, self._buffers
             )
         return self._lines
 
@@ -122,6 +127,7 @@ class Servers:
             answered: called when every server has it, or one has refused it.
         """
         writes = [self._write(table, *part) for table, part in zip(tables, parts, strict=True)]
+        is_single = len(resolved.constituents) == 1  # a merged list does not come again
         body: dict[str, Any] = {} if resolved.weight == 1.0 else {"weight": resolved.weight}
         if resolved.rests:
             body["rest"] = resolved.rests
@@ -135,7 +141,7 @@ class Servers:
             self.slots,
             body or None,
             resolved.priority,
-            0,
+            self._signature(tables, [keys for keys, _ in parts]) if is_single else 0,
             resolved.bases,
             tuple(map(tuple, resolved.constituents)),
         )
@@ -186,6 +192,7 @@ class Servers:
             self.slots,
             {"create": create, "rank": rank},
             priority,
+            self._signature(tables, keys),
         )
         self._ask(
             self.pulls_of(rank),
@@ -194,6 +201,13 @@ class Servers:
             lambda error, said: done(error, said, pull),
             pull=pull,
         )
+
+    def _signature(self, tables: Sequence[KnownTable], keys: Sequence[Keys | None]) -> int:
+        """Of key lists that servers are to remember; 0 where they are too short."""
+        lists = [(t.id, some) for t, some in zip(tables, keys, strict=True) if some is not None]
+        if not self._key_cache or sum(some.size for _, some in lists) < SHORTEST_LIST:
+            return 0
+        return signature_of(lists, self._list_seed)
 
     def _read(self, table: KnownTable, keys: Keys | None) -> Reading:
         name, dim = table.spec.name, table.spec.dim
@@ -293,13 +307,15 @@ class Servers:
 
         def take(message: Message) -> bool:
             meta = message.meta
+            if not asking.take(message):
+                return False  # a server did not know the key list any more and is sent it
             if meta.error is not None:
                 said.append(meta.error)
                 return True
             self.versions.advance(meta.clocks)
             if finish is not None:
                 answers.append(message)
-            return asking.take(message)
+            return True
 
         def ended(error: BaseException | None) -> None:
             if error is None and finish is not None:
