@@ -300,11 +300,20 @@ class Engine:
 
     @staticmethod
     def _merged(found: Table, update: Update) -> Update:
-        """A dispatcher's push, with the number of workers' pushes that it stands for."""
+        """A dispatcher's push, with the number of workers' pushes that it stands for.
+
+        Where the size of a gradient says little the sum of some would make one step for theirs: it
+        makes the step of their mean, as many times as large.
+        """
         assert update.push is not None, "it is a request's"
         count = count_of(update.push, found.id)
         is_rest = update.is_rest or not count
-        return update._replace(count=0 if is_rest else count, is_rest=is_rest)
+        update = update._replace(count=0 if is_rest else count, is_rest=is_rest)
+        is_mean = found.is_dense and found.spec.optimizer.normalises and not found.mode.holds
+        if update.count > 1 and is_mean:
+            grads = update.grads / np.float32(count)
+            return update._replace(grads=grads, rate=float(count))
+        return update
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
         """Make a single push of few keys; None: they have to take turns."""

@@ -1,14 +1,18 @@
 """Step 4 of a push: what it means that several workers have gradients of one key.
 
     mode       pushes of several workers become
-    async      one update, their sum. Its base is the smallest of theirs, server by server: so a
-    ssp        learning rate by staleness is that of the stalest. The clock counts all of them.
+    async      one update, their sum; or, of a dense table whose optimiser normalises gradients
+    ssp        (adam, adamw, rmsprop, adadelta), their mean with the learning rate times their
+               number: one step of a sum would be no longer than one of theirs. The base is the
+               smallest of theirs, server by server: so a learning rate by staleness is that of the
+               stalest. The clock counts all of them.
     sync       the dispatcher's part of the round: the sum in rank order (aggregators sum and mean)
     others     nothing: each goes on by itself. A delay can only be compensated for one gradient; a
                late push of `semi_sync` counts elsewhere; a longest or a weighted one is not a sum
 
-Where servers may refuse single keys (missing=error) pushes are not merged either: one worker's
-unknown key would be the other's error.
+Nor are pushes merged to sparse tables with such an optimiser (each row would need the number of its
+own gradients), with clipping (of each gradient, not of the sum), or where servers may refuse single
+keys (missing=error: one worker's unknown key would be the other's error).
 """
 
 from __future__ import annotations
@@ -38,6 +42,11 @@ def may_merge(spec: TableSpec) -> bool:
         return False
     if has_rounds(spec):
         return spec.aggregator in _SUMS
+    optimizer = spec.optimizer
+    if optimizer.clip_value or optimizer.clip_norm:
+        return False
+    if spec.kind == "sparse" and optimizer.normalises:
+        return False
     return isinstance(spec.mode, Async | SSP)
 
 
