@@ -66,6 +66,7 @@ class Question:
         signature: of its key lists; 0 where they are not to be remembered.
         slots: the map by which it is cut.
         bases: by table and rank of the server, the clock that its values were pulled at.
+        constituents: of a dispatcher's merged push, what is in it.
     """
 
     command: Command
@@ -77,12 +78,19 @@ class Question:
     priority: int = 0
     signature: int = 0
     bases: Mapping[tuple[int, int], int] | None = None
+    constituents: tuple[tuple[Any, ...], ...] = ()
 
     def clock(self, place: int, server: int) -> Clock:
         """What a message to the server of that rank says of a table's clock."""
         table, bases = self.tables[place], self.bases
         base = None if bases is None else bases.get((table, server))
         return table, self.step, () if base is None else ((server, base),)
+
+    def clocks(self, place: int) -> Clock:
+        """What a message to a dispatcher says of a table's clocks, on all servers."""
+        table, bases = self.tables[place], self.bases or {}
+        pairs = [(server, base) for (name, server), base in bases.items() if name == table]
+        return table, self.step, tuple(pairs)
 
 
 @dataclass(slots=True)
@@ -94,6 +102,7 @@ class Lines:
         codes: by rank, whether key lists go as differences where that is smaller.
         buffers: memory for what is sent through the network.
         counts: of `lists_sent`, `lists_named`, `lists_unknown` and `key_bytes_saved`.
+        has_all: the one server is a dispatcher, which is told the clocks of all servers.
     """
 
     office: Postoffice
@@ -102,6 +111,7 @@ class Lines:
     sent: SentLists
     counts: Counter[str]
     buffers: Buffers
+    has_all: bool = False
 
     @classmethod
     def of(
@@ -112,15 +122,21 @@ class Lines:
         sent: SentLists,
         counts: Counter[str],
         buffers: Buffers,
+        through: int | None = None,
     ) -> Self:
-        """The lines of a node that has started; `key_deltas` is `on`, `off` or `auto`."""
-        servers, own = server_ids(office, slots), _host(office.van.address)
+        """The lines of a node that has started; `key_deltas` is `on`, `off` or `auto`.
+
+        Args:
+            through: the dispatcher that is asked in the place of all servers.
+        """
+        servers = server_ids(office, slots) if through is None else [through]
+        own = _host(office.van.address)
         is_far = [
             server in office.nodes and _host(office.nodes[server].address) != own
             for server in servers
         ]
         codes = is_far if key_deltas == "auto" else [key_deltas == "on"] * len(servers)
-        return cls(office, servers, codes, sent, counts, buffers)
+        return cls(office, servers, codes, sent, counts, buffers, through is not None)
 
     def empty(self, server: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """An array that is to be sent to a server: in memory that both see, or from the pool."""
@@ -275,7 +291,9 @@ class Asking:
             PsliteError: they cannot be asked.
         """
         slots, meta = self._newest(), message.meta
-        if slots.version <= meta.map_version:
+        # A dispatcher is asked by no map: in its place its owners are, by any.
+        is_through = self._lines.has_all and meta.piece <= 1
+        if slots.version <= meta.map_version and not is_through:
             return False
         if meta.piece > 1:
             former = self._recuts[meta.piece]
@@ -335,6 +353,7 @@ class Asking:
             recipient=node_id(Role.SERVER, recut.server),
             flags=question.flags,
             app=TABLES_APP,
+            customer=self._customer.customer,
             timestamp=refused.timestamp,
             oldest=refused.oldest,
             piece=number,
@@ -342,12 +361,15 @@ class Asking:
             cmd=question.command,
             priority=question.priority,
             clocks=tuple(question.clock(rows.place, recut.server) for _, rows in parts),
+            constituents=question.constituents,
             body=body or None,
         )
         return Message(meta, [array for _, rows in parts for array in rows.arrays])
 
     def _is_rest(self, recut: Recut, index: int, rows: Rows) -> bool:
         """Whether a table's step is counted at that server with another piece."""
+        if self._lines.has_all:  # the pieces first cut are all a dispatcher's
+            return recut.root.is_rest and index == 0
         return (recut.root.is_rest and index == 0) or any(
             piece.server == recut.server and any(part.place == rows.place for part in piece.ranges)
             for piece in self._pieces
@@ -373,7 +395,10 @@ class Asking:
         places: list[int] = []
         for part in piece.ranges:
             entry = self._entries[part.place]
-            clocks.append(question.clock(part.place, piece.server))
+            if lines.has_all:
+                clocks.append(question.clocks(part.place))
+            else:
+                clocks.append(question.clock(part.place, piece.server))
             if entry.has_keys:
                 places.append(len(arrays))
             if is_plain and isinstance(entry, CodedWrite):
@@ -395,6 +420,7 @@ class Asking:
             recipient=lines.servers[piece.server],
             flags=question.flags,
             app=TABLES_APP,
+            customer=self._customer.customer,
             timestamp=self.first + piece.number,
             oldest=self.oldest,
             piece=1,
@@ -402,6 +428,7 @@ class Asking:
             cmd=question.command,
             priority=question.priority,
             clocks=tuple(clocks),
+            constituents=question.constituents,
             key_list=key_list,
             body=body,
         )

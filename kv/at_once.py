@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kv.delivery.desk import Desk
+from kv.dispatcher.constituents import rank_of
 from kv.engine import Engine
 from kv.engine_table import Empty, Table, Values
 from kv.errors import KVError
@@ -34,7 +35,7 @@ class Ranks:
         self._known: dict[int, int] = {}
 
     def of(self, meta: Meta) -> int:
-        """The rank of the worker that asks.
+        """The rank of the worker that asks, or that a dispatcher asks for.
 
         Raises:
             KVError: it is no worker.
@@ -42,6 +43,8 @@ class Ranks:
         rank = self._known.get(meta.sender)
         if rank is None:
             role, rank = role_and_rank(meta.sender)
+            if role is Role.DISPATCHER:
+                return rank_of(meta)
             if role is not Role.WORKER:
                 raise KVError(f"only workers push and pull tables, not a {role}")
             self._known[meta.sender] = rank

@@ -25,6 +25,7 @@ from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.dense import share_of
+from kv.dispatcher.constituents import bases_at, count_of
 from kv.engine_log import EngineLog
 from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
 from kv.errors import (
@@ -66,6 +67,7 @@ class Engine:
         max_staleness: updates that a table may have had since the worker pulled whose push is
             taken; None: any number.
         server: this server's rank, for errors.
+        group_of: see `kv.consistency.base.Context`.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Engine:
         now: Callable[[], float] = time.monotonic,
         max_staleness: int | None = None,
         server: Callable[[], int] = lambda: 0,
+        group_of: Callable[[int], int] | None = None,
     ) -> None:
+        self.group_of = group_of
         self.now, self.max_staleness, self.server = now, max_staleness, server
         self.default_mode, self.seed, self.owner_filter = (
             Consistency.of(default_mode),
@@ -121,7 +125,11 @@ class Engine:
     def _add(self, spec: TableSpec) -> int:
         def new_mode() -> Mode:
             assert spec.mode is not None, "the definition is resolved"
-            return mode_of(Context(spec.name, self.progress, spec.aggregator, spec.mode, self.now))
+            return mode_of(
+                Context(
+                    spec.name, self.progress, spec.aggregator, spec.mode, self.now, self.group_of
+                )
+            )
 
         table: Table
         if spec.kind == "dense":
@@ -293,6 +301,8 @@ class Engine:
             base = bases[place] if bases else -1
             is_rest = place < rests
             update = Update(keys, grads, weight, 0, is_rest, push, base, step=clock)
+            if push is not None and push.constituents:
+                update = self._merged(found, update)
             pushes.append((found, update))
         return pushes
 
@@ -301,6 +311,23 @@ class Engine:
         found = self.table(table)
         with self.lock:
             found.non_finite += count
+
+    @staticmethod
+    def _merged(found: Table, update: Update) -> Update:
+        """A dispatcher's push, with the number of workers' pushes that it stands for.
+
+        Where the size of a gradient says little the sum of some would make one step for theirs: it
+        makes the step of their mean, as many times as large.
+        """
+        assert update.push is not None, "it is a request's"
+        count = count_of(update.push, found.id)
+        is_rest = update.is_rest or not count
+        update = update._replace(count=0 if is_rest else count, is_rest=is_rest)
+        is_mean = found.is_dense and found.spec.optimizer.normalises and not found.mode.holds
+        if update.count > 1 and is_mean:
+            grads = update.grads / np.float32(count)
+            return update._replace(grads=grads, rate=float(count))
+        return update
 
     def _push_at_once(self, rank: int, clock: int, pushes: Sequence[Push]) -> list[int] | None:
         """Make a single push of few keys; None: they have to take turns."""
@@ -332,8 +359,13 @@ class Engine:
                 if self.max_staleness is not None and update.base >= 0:
                     self._refuse_stale(rank, found, update)
             for found, update in pushes:
-                if update.base >= 0 and not update.is_rest:
-                    found.staleness.note(max(0, found.mode.clock - update.base))
+                if update.base < 0 or update.is_rest:
+                    continue
+                bases: Sequence[int] = (update.base,)
+                if update.push is not None and update.push.constituents:
+                    bases = bases_at(update.push, found.id, self.server())
+                for base in bases:
+                    found.staleness.note(max(0, found.mode.clock - base))
             if self.log is not None:
                 for found, update in pushes:
                     number = found.mode.round_of(rank, clock) if found.mode.holds else None

@@ -45,6 +45,9 @@ class Optimizer(Named):
 
     family: ClassVar[str] = "optimizer"
     decoupled: ClassVar[bool] = False  # whether weight decay is part of the formula, not L2
+    normalises: ClassVar[bool] = (
+        False  # whether a gradient twice as large makes about the same step
+    )
     lr: float = 0.01
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_value: float = field(default=0.0, kw_only=True)
@@ -164,6 +167,7 @@ class Adam(Optimizer):
     """Adam with a step count of each row; moments of rows that are not touched stand still."""
 
     name: ClassVar[str] = "adam"
+    normalises: ClassVar[bool] = True
     lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
@@ -196,6 +200,7 @@ class RMSprop(Optimizer):
     """
 
     name: ClassVar[str] = "rmsprop"
+    normalises: ClassVar[bool] = True
     rho: float = 0.99
     eps: float = 1e-8
     momentum: float = 0.0
@@ -218,6 +223,7 @@ class Adadelta(Optimizer):
     """
 
     name: ClassVar[str] = "adadelta"
+    normalises: ClassVar[bool] = True
     lr: float = 1.0
     rho: float = 0.9
     eps: float = 1e-6

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces
+from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces, server_ids
 from kv.clipping import Clipping
 from kv.compressing import CodedWrite, Encoders, compress
 from kv.compression.settings import NO_RULES, Rules
@@ -25,6 +25,15 @@ from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
+from kv.dispatcher.way import (
+    THROUGH,
+    Way,
+    addressed,
+    is_dispatcher,
+    told_directly,
+    unfolded,
+    unfolding,
+)
 from kv.errors import KVError, NonFiniteError, SettingError
 from kv.gather import Gatherer
 from kv.keylists.merged import MergedLists
@@ -120,11 +129,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
-        if max_staleness is not None:
+        self.way = Way(office)
+        if max_staleness is not None and not self.way.is_open:  # a dispatcher tries again itself
             self._stale = StalePushes(self._customer, office.van, retry, seed)
         self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
         self._rests = self._has_begun = False
-        self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
+        self._newest = SlotMap.even(max(1, office.shape.servers))
+        self.slots = THROUGH if self.way.is_open else self._newest
         office.on_view.append(self._see)
         office.statuses["work"] = lambda: [self._steps, self._customer.requests]
         self._cut_before = 0  # requests below this timestamp were cut by an older map
@@ -185,12 +196,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """The way to the servers, found once the node has started."""
         if self._lines is None:
             self._lines = Lines.of(
-                self.office, self.slots, self._key_deltas, self._sent, self.counts, self.buffers
+                self.office,
+                self.slots,
+                self._key_deltas,
+                self._sent,
+                self.counts,
+                self.buffers,
+                self.way.node if self.slots is THROUGH else None,
             )
         return self._lines
 
     def _see(self, old: ClusterView, new: ClusterView) -> None:
         """What the scheduler says has changed; called by the thread that drives the van."""
+        self.way.see(old, new)
         if new.map_version > old.map_version:
             slots = SlotMap.from_bytes(new.map_blob)
             self.learn_map(replace(slots, version=new.map_version))
@@ -202,7 +220,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _adopt_map(self) -> None:
         """Between two requests, so that one is cut by one map."""
-        if self._newest is not self.slots:
+        if self._newest is not self.slots and not self.way.is_open:
             self.slots, self._lines = self._newest, None
             self._cut_before = self._customer.requests
 
@@ -499,9 +517,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return request
 
     def _servers(self) -> list[int]:
-        """Node ids of the servers that live."""
+        """Node ids of who is asked about all: the servers that live, or the dispatcher."""
+        self._adopt_map()
+        return [self.way.node] if self.slots is THROUGH else self._living_servers()
+
+    def _living_servers(self) -> list[int]:
         nodes, gone = self.office.nodes, self.office.view.gone
-        return [s for s in self.lines().servers if s in nodes and s not in gone]
+        return [s for s in server_ids(self.office, self._newest) if s in nodes and s not in gone]
 
     def _piece_to(self, server: int) -> int:
         """Bytes of rows in a piece to the server of that rank."""
@@ -528,6 +550,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
         """Ask one server about a table and wait; its answer."""
         self._let_pushes_arrive()
+        asked = self._servers()
+        if self.slots is THROUGH:
+            (through,) = asked
+            server, body = through, addressed(body, server)
         self._define_where_new([table], [server])
         request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
         answers: list[Message] = self._customer.wait(request)
@@ -540,10 +566,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._let_pushes_arrive()
         question = Question(command, Flag.PUSH, [wanted.table.id], self._steps, self.slots)
         if values is None:
-            request = self._ask(question, [self._read(wanted)], finish=list)
+            request = self._ask(question, [self._read(wanted)], finish=unfolded)
         else:
             write = self._write(wanted, values, "values")
-            request = self._ask(question, [write], finish=list, writes=[write])
+            request = self._ask(question, [write], finish=unfolded, writes=[write])
         answers: list[Message] = self._customer.wait(request)
         return answers
 
@@ -577,9 +603,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._closed:
             raise KVError("this worker is closed")
-        self._adopt_map()
         clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
-        timestamp = self._customer.new_request(servers, finish)
+        through = bool(servers) and is_dispatcher(servers[0])
+        timestamp = self._customer.new_request(
+            servers,
+            unfolding(finish) if through else finish,
+            recut=self._tell_directly if through else None,
+        )
         oldest = self._customer.oldest
         with self._customer.sending(timestamp):
             for server in servers:
@@ -597,6 +627,20 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                 )
                 self._customer.send(Message(meta))
         return timestamp
+
+    def _tell_directly(self, message: Message) -> bool:
+        """Tell the servers what a dispatcher was told that has died."""
+        if message.meta.piece > 1:  # it was told them, and who has gone needs it no more
+            return False
+        first = message.meta.timestamp
+        before = [item for item in self._pushes_under_way() if item[0][0] < first]
+        made = told_directly(
+            message, self._living_servers(), lambda body, server: _after(body, before, server)
+        )
+        for each in made:
+            each.meta.map_version = self._newest.version
+            self._customer.send(each)
+        return True
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the optimiser's learning rate is `lr`, on every server.
@@ -682,7 +726,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._has_rounds:
             # A push that is under way, or must be sent again, belongs before the step's end.
-            if self._may_move or self.office.view.map_version:
+            if (self._may_move or self.office.view.map_version) and not self.way.is_open:
                 # Another server may become the owner of a push's rows. It would not know that the
                 # push is to come, so it must be there before any server hears of the step's end.
                 self.office.wait(

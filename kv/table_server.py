@@ -17,6 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from kv.at_once import Answers, AtOnce, Ranks
 from kv.consistency.settings import Consistency
 from kv.delivery.desk import Desk
+from kv.dispatcher.assignment import dispatcher_of
 from kv.engine import MOST_ROWS, Engine
 from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
@@ -61,7 +63,7 @@ from kv.table_protocol import (
 from kv.unpacking import Unpacker
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
-from postoffice.postoffice import Postoffice
+from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.errors import CodecError, PsliteError
@@ -129,6 +131,7 @@ class TableServer:
             now=lambda: office.van.now(),
             max_staleness=max_staleness,
             server=lambda: office.rank,
+            group_of=_group_of(office.shape),
         )
         self._rehearsal = Rehearsal(self.engine.parts)
         self.executor = Executor(threads, self._fail, "pslite server")
@@ -308,7 +311,7 @@ class TableServer:
         """
         meta = message.meta
         work = self._at_once.get(meta.cmd)
-        if work is None or len(meta.clocks) != 1 or not message.arrays:
+        if work is None or len(meta.clocks) != 1 or not message.arrays or meta.constituents:
             return False
         identity, step, _ = meta.clocks[0]
         number, table = self._tables.get(identity, _NO_TABLE)
@@ -552,8 +555,11 @@ class TableServer:
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
-        stepping = self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
-        yield from self._letting_go(stepping)
+        steps = meta.body.get("steps")  # of several workers, where a dispatcher says it
+        if steps is None:
+            steps = [(self._ranks.of(meta), meta.body["clock"])]
+        for rank, clock in steps:
+            yield from self._letting_go(self.engine.stepping(int(rank), int(clock)))
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
@@ -627,3 +633,10 @@ class TableServer:
         ((_, table, _),) = self._of(message.meta)
         return Message(answer_to(message.meta, body=self._stats_of(table)))
         yield
+
+
+def _group_of(shape: ClusterShape) -> Callable[[int], int] | None:
+    """By worker the dispatcher that adds up its pushes with those of others; None: nobody does."""
+    if not shape.dispatchers:
+        return None
+    return partial(dispatcher_of, workers=shape.workers, dispatchers=shape.dispatchers)

@@ -23,7 +23,7 @@ class ClusterConfig:
     servers: int = 1  # server processes, 1 to 1024
     workers: int = 1  # worker processes, at least 1
     replicas: int = 0  # copies of each row on other servers, 0 or 1; 1 needs two servers
-    dispatchers: int = 0  # processes between workers and servers; only 0 so far
+    dispatchers: int = 0  # processes that merge workers' pushes; at most one for each worker
     scheduler: str = "127.0.0.1:0"  # where the scheduler listens, HOST:PORT; port 0: any free one
     host: str = "127.0.0.1"  # where the other nodes listen and are reached
     bind: str = ""  # where nodes listen, if elsewhere: 0.0.0.0 is every address of the machine
@@ -51,8 +51,12 @@ class ClusterConfig:
         _check("replicas", self.replicas in (0, 1), self.replicas, "0 or 1")
         if self.replicas and self.servers < 2:
             raise _error("replicas", "a copy lies on another server: use [cluster] servers = 2")
-        if self.dispatchers != 0:
-            raise _error("dispatchers", f"{self.dispatchers} is not supported yet; use 0")
+        _check(
+            "dispatchers",
+            0 <= self.dispatchers <= self.workers,
+            self.dispatchers,
+            f"0 to {self.workers}, as many as there are workers",
+        )
         _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")
         self._check_times()
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from postoffice.errors import DeadNodeError, PostofficeError, RequestTimeoutError
-from postoffice.node import node_name
+from postoffice.node import Role, node_name
 from postoffice.resending import Place, Resend, Resending
 from postoffice.view import ClusterView
 from van.errors import PsliteError, UnreachablePeerError, VanError
@@ -428,6 +428,8 @@ class Customer:
             self._dead[node] = now + patience(node)
         for node in [node for node in self._dead if node in new.nodes]:
             del self._dead[node]
+        for node in _ended_dispatchers(old, new):  # what it was given goes to the servers
+            self._leave(node)
         if new.map_version > old.map_version:
             for node in self._dead:
                 self._leave(node)
@@ -547,6 +549,16 @@ class Customer:
     def pending(self) -> int:
         """Requests not yet answered."""
         return sum(not request.is_done for request in list(self._requests.values()))
+
+
+def _ended_dispatchers(old: ClusterView, new: ClusterView) -> list[int]:
+    """Those whose life is over, also where another has begun, which must not get their requests."""
+    return [
+        node.id
+        for node in old.nodes.values()
+        if node.role is Role.DISPATCHER
+        and (node.id not in new.nodes or new.nodes[node.id].incarnation != node.incarnation)
+    ]
 
 
 def _remote_error(node: str, kind: str, text: str) -> PsliteError:

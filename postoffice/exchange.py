@@ -169,7 +169,7 @@ class Exchange:
         failures = self.shape.failures
         if self._resend is None:
             return 0.0
-        if role is Role.SERVER or failures.verdict(role, False) is Verdict.AWAIT:
+        if role in (Role.SERVER, Role.DISPATCHER) or failures.verdict(role, False) is Verdict.AWAIT:
             return failures.restart_timeout
         return 0.0
 

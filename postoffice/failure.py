@@ -1,7 +1,8 @@
 """What the death of a node means for the job: one small object, so that there is one answer.
 
 `[cluster] on_worker_failure` and `on_server_failure` say what is wanted. A server whose slots have
-a living backup is no loss, whatever is wanted; who keeps backups says whether they have.
+a living backup is no loss, whatever is wanted; who keeps backups says whether they have. Nor is a
+dispatcher, which keeps nothing that its workers do not have.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class FailurePolicy:
             return _VERDICTS[self.on_worker]
         if role is Role.SERVER:
             return Verdict.GO_ON if is_covered else _VERDICTS[self.on_server]
+        if role is Role.DISPATCHER:  # its workers turn to the servers themselves
+            return Verdict.GO_ON
         return Verdict.STOP
 
     def may_return(self, role: Role) -> bool:

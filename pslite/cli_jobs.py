@@ -123,7 +123,7 @@ def local(
 @click.command()
 @VERBOSE
 def node(verbose: int) -> None:
-    """Run one node of a cluster: the scheduler or a server.
+    """Run one node of a cluster: the scheduler, a server or a dispatcher.
 
     Its role and the scheduler's address come from the environment, as with ps-lite; `pslite local`
     sets them by itself. Programs of workers call pslite.connect().
@@ -140,9 +140,10 @@ def node(verbose: int) -> None:
 
     \b
     Variables of every node:
-      DMLC_ROLE                scheduler, server or worker
+      DMLC_ROLE                scheduler, server, dispatcher or worker
       DMLC_NUM_SERVER          how many servers
       DMLC_NUM_WORKER          how many workers
+      DMLC_NUM_DISPATCHER      how many dispatchers; unset: what the ini file says, else none
       DMLC_PS_ROOT_URI         host at which the scheduler listens
       DMLC_PS_ROOT_PORT        its port
     Variables of one node, if wanted:

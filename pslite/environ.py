@@ -200,14 +200,12 @@ def child_environ(env: Mapping[str, str], settings: NodeSettings) -> dict[str, s
 
 def _role(env: Mapping[str, str]) -> Role:
     name = env.get("DMLC_ROLE", "")
-    roles = [role.value for role in Role if role is not Role.DISPATCHER]
+    roles = [role.value for role in Role]
     if not name:
         raise ConfigError(
             "DMLC_ROLE is not set, so this process is in no cluster; start it by "
             "`pslite local conf/local.ini -- python PROGRAM`, or use pslite.connect(local=True)"
         )
-    if name == Role.DISPATCHER:
-        raise ConfigError(f"{name} is not supported yet", key="DMLC_ROLE")
     if name not in roles:
         problem = f"expected {', '.join(roles)}, got {name!r}{nearest(name, roles)}"
         raise ConfigError(problem, key="DMLC_ROLE")

@@ -72,6 +72,7 @@ class Tolerance:
     worker: str = "stop"
     server: str = "stop"
     scheduler: str = "stop"
+    dispatcher: str = "continue"
     restarts: int = 3  # of one node, or of the job
     pause: float = 0.5  # seconds before the first restart, doubled for each later one
     longest_pause: float = 30.0
@@ -82,6 +83,7 @@ class Tolerance:
             Role.WORKER: self.worker,
             Role.SERVER: self.server,
             Role.SCHEDULER: self.scheduler,
+            Role.DISPATCHER: self.dispatcher,
         }
         return found.get(Role(node.role), "stop")
 
@@ -101,7 +103,7 @@ class Lifecycle:
 
     Attributes:
         restarts: how often each node was started again, or is about to be.
-        lost: workers that the others go on without.
+        lost: workers and dispatchers that the others go on without.
         dismissed: servers that are no longer needed, and how they end does not matter.
         again: the failure because of which the job begins again, once all nodes have ended.
         beginnings: how often it began again.

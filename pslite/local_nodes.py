@@ -17,6 +17,7 @@ from kv.checkpoint.server import CheckpointServer
 from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.cutting import PIECE
+from kv.dispatcher.dispatcher import Dispatcher
 from kv.executor import threads_of
 from kv.leases.dealing import Dealing
 from kv.leases.desk import LeaseDesk
@@ -52,6 +53,7 @@ class LocalNodes:
         replicas: copies of each row on another server, 0 or 1.
         server_threads: of each server; 0: half of the cores.
         run: what is recorded or replayed; its seed is not looked at.
+        dispatchers: that merge the workers' pushes.
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
@@ -70,6 +72,7 @@ class LocalNodes:
         server_threads: int = 0,
         run: RunConfig = RunConfig(),  # noqa: B008 (it is frozen)
         compression: Rules = NO_RULES,
+        dispatchers: int = 0,
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):
             raise ConfigError(
@@ -77,6 +80,9 @@ class LocalNodes:
                 f"{replicas} with servers = {servers}",
                 key="replicas",
             )
+        if not 0 <= dispatchers <= workers:
+            problem = f"expected 0 to {workers}, one for each worker at most, got {dispatchers}"
+            raise ConfigError(problem, key="dispatchers")
         self.workers: list[RemoteWorker] = []
         self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
@@ -87,10 +93,15 @@ class LocalNodes:
         self._orders: list[Order | None] = []
         if (run.record or run.replay) and replicas:
             raise ConfigError("a run that is recorded or replayed has none", key="replicas")
+        if (run.record or run.replay) and dispatchers:
+            raise ConfigError("a run that is recorded or replayed has none", key="dispatchers")
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
-            servers=servers, workers=workers, scheduler=f"{self._place}-scheduler"
+            servers=servers,
+            workers=workers,
+            dispatchers=dispatchers,
+            scheduler=f"{self._place}-scheduler",
         )
         self._threads: list[threading.Thread] = []
         self._failures: list[BaseException] = []
@@ -111,6 +122,8 @@ class LocalNodes:
         self._spawn("scheduler", self._run_scheduler)
         for rank in range(self._shape.servers):
             self._spawn(f"server {rank}", partial(self._run_server, rank))
+        for rank in range(self._shape.dispatchers):
+            self._spawn(f"dispatcher {rank}", partial(self._run_dispatcher, rank))
         self.workers = [self._worker(rank) for rank in range(self._shape.workers)]
         starts = [
             self._spawn(f"start of worker {rank}", worker.office.start)
@@ -190,6 +203,22 @@ class LocalNodes:
         order = self._orders[rank]
         threads = self._server_threads if order is None or order.threads is None else order.threads
         return TableServer(office, self._mode, self._seed, threads=threads, order=order)
+
+    def _run_dispatcher(self, rank: int) -> None:
+        office = self._office(Role.DISPATCHER, f"dispatcher{rank}", rank)
+        failure: str | None = None
+        try:
+            dispatcher = Dispatcher(
+                office, self._mode, self._seed, threads=1, may_move=self._replicas > 0
+            )
+            with dispatcher:
+                office.start()
+                office.serve()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            office.finalize(failure)
 
     def _worker(self, rank: int) -> RemoteWorker:
         office = self._office(Role.WORKER, f"worker{rank}", rank)

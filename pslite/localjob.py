@@ -184,6 +184,8 @@ class LocalJob:
         if job is not None:
             for rank in range(job.cluster.servers):
                 self._start_node(Role.SERVER, rank, job, self._options.node_command)
+            for rank in range(job.cluster.dispatchers):
+                self._start_node(Role.DISPATCHER, rank, job, self._options.node_command)
             for rank in range(job.cluster.workers):
                 self._start_node(Role.WORKER, rank, job, self._command)
             self._note(state="running", scheduler=f"tcp://{job.cluster.scheduler}")
@@ -362,6 +364,8 @@ class LocalJob:
         name, cluster, failure = self._job.run.name, self._job.cluster, self._life.failure
         if failure is None:
             size = f"{self._growth.servers} servers, {cluster.workers} workers"
+            if cluster.dispatchers:
+                size += f", {cluster.dispatchers} dispatchers"
             self._say(f"job {name} done in {seconds:.1f} s ({size}){self._what_happened()}")
             return 0
         who = f"{failure.node}: " if failure.node else ""

@@ -1,4 +1,4 @@
-"""Running one node of a cluster in this process: scheduler or server.
+"""Running one node of a cluster in this process: scheduler, server or dispatcher.
 
 The scheduler prints `pslite: scheduler listening on ADDRESS` as its first line, so that who
 started it on port 0 learns the port.
@@ -7,10 +7,13 @@ started it on port 0 learns the port.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kv.leases.desk import LeaseDesk
 from postoffice.config import join_address
@@ -33,6 +36,9 @@ from pslite.vans import make_van
 from van.addresses import place_of
 from van.errors import ConfigError
 from van.van import Van
+
+if TYPE_CHECKING:
+    from kv.dispatcher.dispatcher import Dispatcher
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +113,7 @@ def chaos_of(settings: NodeSettings) -> Chaos | None:
 
 
 def run_node(settings: NodeSettings) -> None:
-    """Serve as the scheduler or as a server until the cluster ends.
+    """Serve as the scheduler, a server or a dispatcher until the cluster ends.
 
     Raises:
         ConfigError: `[server] app` cannot be loaded, or a role that does not serve.
@@ -119,6 +125,8 @@ def run_node(settings: NodeSettings) -> None:
         _run_scheduler(settings)
     elif settings.role is Role.SERVER:
         _run_server(settings)
+    elif settings.role is Role.DISPATCHER:
+        _run_dispatcher(settings)
     else:
         raise ConfigError(
             f"a {settings.role} is no node that serves; a worker runs its own program, "
@@ -207,11 +215,7 @@ def _run_server(settings: NodeSettings) -> None:
     from pslite.ordering import order_of, whole_at_signal
 
     job = settings.job
-    sys.setswitchinterval(SWITCH)
-    keep_freed_memory()
-    office = make_office(settings)
-    failure: str | None = None
-    try:
+    with _serving(settings) as office:
         order, chosen = order_of(settings), dict[str, Any]()
         if job.run.is_fixed:
             chosen["check"] = checking(job.cluster.workers, has_order=order is not None)
@@ -240,6 +244,51 @@ def _run_server(settings: NodeSettings) -> None:
         with whole_at_signal(None if order is None else order.end), tables:
             office.start()
             office.serve()
+
+
+def _run_dispatcher(settings: NodeSettings) -> None:
+    from kv.dispatcher.dispatcher import Dispatcher
+
+    job = settings.job
+    with _serving(settings) as office:
+        dispatcher = Dispatcher(
+            office,
+            job.param_sync.consistency,
+            job.run.seed,
+            job.dispatcher,
+            job.dispatcher.parallel_aggregators,
+            job.server.key_cache,
+            job.param_sync.key_deltas,
+            job.param_sync.max_staleness,
+            job.param_sync.retry,
+            may_move=job.cluster.replicas > 0,
+        )
+        if settings.run_dir is not None:
+            office.before_goodbye.append(lambda: _note_facts(dispatcher, settings))
+        with dispatcher:
+            office.start()
+            office.serve()
+
+
+def _note_facts(dispatcher: Dispatcher, settings: NodeSettings) -> None:
+    """Write into the run folder what a dispatcher has done, for who looks when the job is over."""
+    if settings.run_dir is not None:
+        path = settings.run_dir / f"dispatcher{dispatcher.office.rank}.json"
+        try:
+            path.write_text(json.dumps(dispatcher.facts(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            log.warning("%s cannot be written: %s", path, error.strerror)
+
+
+@contextmanager
+def _serving(settings: NodeSettings) -> Iterator[Postoffice]:
+    """The node of a process that answers others, until the cluster ends."""
+    sys.setswitchinterval(SWITCH)
+    keep_freed_memory()
+    office = make_office(settings)
+    failure: str | None = None
+    try:
+        yield office
     except ClusterStoppedError as error:
         log.info("%s ends: %s", office.name, error)
         raise SystemExit(CONSEQUENCE) from None  # who failed has said so

@@ -55,6 +55,8 @@ def _problems(job: JobConfig) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("param_sync", "window"), "rounds must not close by the clock: expected 0s"
     if job.checkpoint.dir and job.checkpoint.kind == "fuzzy":
         yield ("checkpoint", "kind"), "expected step, not fuzzy"
+    if cluster.dispatchers and (has_order or sync.mode != "sync"):
+        yield ("cluster", "dispatchers"), "expected 0: what is merged with what is up to timing"
     if has_order and cluster.replicas:
         yield ("cluster", "replicas"), "expected 0"
     if has_order and job.checkpoint.dir:

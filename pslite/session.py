@@ -21,7 +21,7 @@ from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from pslite import environ
-from pslite.config import RunConfig
+from pslite.config import JobConfig, RunConfig
 from pslite.node import make_office, run_node, set_up_logging
 from pslite.repeating import check_hashes, fix_chance
 from van.errors import ConfigError
@@ -68,7 +68,6 @@ def connect(
     if settings.role is not Role.WORKER:
         run_node(settings)
         raise SystemExit(0)
-    from kv.cutting import PIECE
     from kv.remote_worker import RemoteWorker  # loads Numba, which a scheduler does without
 
     set_up_logging(settings)
@@ -81,7 +80,7 @@ def connect(
         job.run.seed,
         key_cache=job.server.key_cache,
         key_deltas=job.param_sync.key_deltas,
-        piece=PIECE if job.run.is_fixed else None,  # not as the way to a server happens to be
+        piece=_piece_of(job),
         may_move=job.cluster.replicas > 0,
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
@@ -97,6 +96,15 @@ def connect(
     _close_at_exit(worker)
     _tell_consequences_in_a_line(office)
     return worker
+
+
+def _piece_of(job: JobConfig) -> int | None:
+    """Bytes of rows above which a worker's request is cut; None: as is quickest on the way."""
+    if job.cluster.dispatchers:
+        return job.dispatcher.max_shard_size
+    from kv.cutting import PIECE
+
+    return PIECE if job.run.is_fixed else None
 
 
 def _tell_consequences_in_a_line(office: Postoffice) -> None:
@@ -145,6 +153,7 @@ def local_cluster(
     record: Path | None = None,
     replay: Path | None = None,
     compression: Rules = NO_RULES,
+    dispatchers: int = 0,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -158,6 +167,7 @@ def local_cluster(
         server_threads: of each server, as `[server] threads`.
         record, replay: folders of records, as `pslite local` has them.
         compression: of tables that name none, as the section `[compression]`.
+        dispatchers: that merge the workers' pushes, as `[cluster] dispatchers`.
     Returns:
         A context manager; see `LocalNodes`.
     """
@@ -175,4 +185,5 @@ def local_cluster(
         server_threads,
         run,
         compression,
+        dispatchers,
     )

@@ -25,11 +25,12 @@ class Asynchronous(Mode):
         self._slows_down = isinstance(settings, Async) and bool(settings.lr_by_staleness)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        self.clock += not update.is_rest
-        clock = max(0, self.clock - 1)
-        rate = 1.0
+        count = 0 if update.is_rest else update.count
+        self.clock += count
+        clock = max(0, self.clock - (count or 1))
+        rate = update.rate
         if self._slows_down and update.base >= 0:
-            rate = 1.0 / max(1, clock - update.base)
+            rate /= max(1, clock - update.base)
         return (update._replace(clock=clock, rate=rate),)
 
     def may_pull(self, rank: int, step: int) -> bool:

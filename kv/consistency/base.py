@@ -37,7 +37,8 @@ class Update(NamedTuple):
     worker knew when it computed, -1 where that is not known; rate: what the learning rate is
     multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
     where that is not known, and lam: how much their delay is compensated (`dc_async`); step: of a
-    push, the number of its worker's step.
+    push, the number of its worker's step; count: how many workers' pushes it stands for, where a
+    dispatcher has merged them.
     """
 
     keys: Keys
@@ -51,6 +52,7 @@ class Update(NamedTuple):
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
     step: int = 0
+    count: int = 1
 
     @property
     def delay(self) -> Delay | None:
@@ -81,6 +83,8 @@ class Context:
         aggregator: what a mode with rounds makes of one's pushes, see `kv.consistency.rounds`.
         settings: the mode's own.
         now: the time in seconds, for modes with time-outs.
+        group_of: by the rank of a worker the group whose parts of a round are added up first, as a
+            dispatcher may have done already; None: there are no groups.
     """
 
     table: str
@@ -88,6 +92,7 @@ class Context:
     aggregator: str = "sum"
     settings: Consistency = _ASYNC
     now: Callable[[], float] = time.monotonic
+    group_of: Callable[[int], int] | None = None
 
 
 class Mode(ABC):
@@ -102,7 +107,7 @@ class Mode(ABC):
 
     def __init__(self, context: Context) -> None:
         self.table, self.progress, self.now = context.table, context.progress, context.now
-        self.aggregator = context.aggregator
+        self.aggregator, self.group_of = context.aggregator, context.group_of
         self.clock = 0
         self.held = 0  # floats in pushes that are kept
 

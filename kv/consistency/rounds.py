@@ -12,6 +12,10 @@ A key of a dense table is one of its blocks. All are made in rank order, a worke
 order in which it made them, and so do not depend on when a push arrived: one that was lost and sent
 again comes after later ones. In mode async a push is a round of its own, where each of these is the
 push itself.
+
+Behind dispatchers the sum over workers is one of sums: over the workers of each dispatcher, in rank
+order, then over these. So it is the same, to the bit, whether a dispatcher has made its part of it
+or not.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from kv.consistency.progress import Progress
 from kv.kernels.sums import Part, longest_parts, sum_parts, weigh_parts
 
 Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
+Groups = Callable[[int], int] | None  # rank -> the group that is added up first; None: none
 
 
 def is_made_again(progress: Progress, rank: int, push: Update) -> bool:
@@ -51,16 +56,16 @@ def drop_former(rounds: MutableMapping[int, Round], progress: Progress, rank: in
     return dropped
 
 
-def sum_of(pushes: Round, workers: int) -> Part:
-    return sum_parts(_per_worker(pushes))
+def sum_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
+    return sum_parts(_per_group(pushes, group_of))
 
 
-def mean_of(pushes: Round, workers: int) -> Part:
-    keys, sums = sum_parts(_per_worker(pushes))
+def mean_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
+    keys, sums = sum_parts(_per_group(pushes, group_of))
     return keys, sums if workers == 1 else sums / np.float32(workers)
 
 
-def weighted_mean_of(pushes: Round, workers: int) -> Part:
+def weighted_mean_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
     parts = list(itertools.chain.from_iterable(as_made(pushes[rank]) for rank in sorted(pushes)))
     if len(parts) == 1 and parts[0].weight:
         return parts[0].keys, parts[0].grads
@@ -69,11 +74,11 @@ def weighted_mean_of(pushes: Round, workers: int) -> Part:
     return weigh_parts([(part.keys, part.grads) for part in parts], factors)
 
 
-def max_norm_of(pushes: Round, workers: int) -> Part:
+def max_norm_of(pushes: Round, workers: int, group_of: Groups = None) -> Part:
     return longest_parts(_per_worker(pushes))
 
 
-AGGREGATORS: dict[str, Callable[[Round, int], Part]] = {
+AGGREGATORS: dict[str, Callable[[Round, int, Groups], Part]] = {
     "sum": sum_of,
     "mean": mean_of,
     "weighted_mean": weighted_mean_of,
@@ -81,15 +86,18 @@ AGGREGATORS: dict[str, Callable[[Round, int], Part]] = {
 }
 
 
-def aggregated(name: str, pushes: Round, workers: int, clock: int) -> Update:
+def aggregated(
+    name: str, pushes: Round, workers: int, clock: int, group_of: Groups = None
+) -> Update:
     """One update of a round's pushes, at least one.
 
     Args:
         name: of the aggregator, one of `kv.spec.AGGREGATORS`.
         workers: how many take part in the round, those included that pushed nothing.
         clock: the round's number.
+        group_of: see `kv.consistency.base.Context`.
     """
-    return Update(*AGGREGATORS[name](pushes, workers), clock=clock)
+    return Update(*AGGREGATORS[name](pushes, workers, group_of), clock=clock)
 
 
 def _per_worker(pushes: Round) -> list[Part]:
@@ -106,3 +114,13 @@ def as_made(pushes: list[Update]) -> list[Update]:
     if len(stamps) < len(pushes) or all(a <= b for a, b in itertools.pairwise(stamps)):
         return pushes
     return sorted(pushes, key=lambda push: push.push.timestamp if push.push else 0)
+
+
+def _per_group(pushes: Round, group_of: Groups) -> list[Part]:
+    """The sum of each group's workers, in rank order; without groups that of each worker."""
+    if group_of is None:
+        return _per_worker(pushes)
+    groups: dict[int, list[int]] = {}
+    for rank in sorted(pushes):
+        groups.setdefault(group_of(rank), []).append(rank)
+    return [sum_parts(_per_worker({r: pushes[r] for r in some})) for some in groups.values()]

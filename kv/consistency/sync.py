@@ -86,7 +86,7 @@ class Synchronous(Mode):
 
     def total(self, due: Due) -> Update:
         number, pushes, workers = due
-        return aggregated(self.aggregator, pushes, workers, number)
+        return aggregated(self.aggregator, pushes, workers, number, self.group_of)
 
     def settled(self) -> bool:
         has_closed = self._settling > self.clock

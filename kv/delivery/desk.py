@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.delivery.repeats import again, former_life
-from kv.delivery.windows import Entry, Mask, Stream, Windows, no_mask
+from kv.delivery.windows import Entry, Failure, Mask, Stream, Windows, no_mask
+from kv.dispatcher.constituents import constituents_of
 from kv.engine import Write
 from kv.engine_table import BlockTable, Table
-from kv.errors import UnknownTableError
+from kv.errors import KVError, UnknownTableError
 from kv.placement import SlotMap, slot_of
 from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
 from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
@@ -30,6 +31,7 @@ from van.message import Kind, Message, Meta, answer_to
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
 NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
+INSIDE = -1  # in the place of a piece: it is in hand inside a merged push
 STALE = "VersionMismatchError"  # likewise, of a push whose worker says so
 
 
@@ -88,6 +90,7 @@ class Desk:
             or meta.map_version != self.map_version
             or self._gated is not None
             or meta.cmd == _STEP
+            or meta.constituents
         ):
             return stream if self._is_new(message, stream) else None
         return stream
@@ -104,9 +107,48 @@ class Desk:
         if is_doubtful and not self._is_here(message):
             self._send(Message(answer_to(meta, Kind.WRONG_OWNER, map_version=self.map_version)))
             return False
-        if meta.timestamp in stream.entries and not self._is_left(message, stream):
+        if (meta.timestamp, INSIDE) in stream.in_hand:  # soon it is known what has become of it
+            self._send(Message(answer_to(meta, Kind.BEHIND, map_version=self.map_version)))
             return False
+        if meta.timestamp in stream.entries:
+            if not self._is_left(message, stream):
+                return False
+        elif meta.constituents and not self._may_merge(message):
+            return False
+        if meta.constituents:
+            self._take_in_hand(meta)
         return meta.cmd != Command.STEP or not self._must_wait(message, stream)
+
+    def _may_merge(self, message: Message) -> bool:
+        """Whether nothing inside a merged push has been counted without it; else it is refused."""
+        touched: Mask | None = None
+        for one in constituents_of(message.meta):
+            stream = self.windows.inside(one)
+            if stream is None or one.timestamp not in stream.entries:
+                continue
+            touched = self._touched(message) if touched is None else touched
+            if (self.windows.applied(stream.entries[one.timestamp]) & touched).any():
+                text = f"push {one.timestamp} of node {one.sender} has been counted without it"
+                error = (KVError.__name__, text, self._node())
+                self._send(Message(answer_to(message.meta, Kind.ERROR, error=error)))
+                return False
+        return True
+
+    def _take_in_hand(self, meta: Meta) -> None:
+        """A merged push is worked on: who sends what is inside has to wait for the outcome."""
+        for one in constituents_of(meta):
+            stream = self.windows.inside(one)
+            if stream is not None:
+                stream.in_hand.add((one.timestamp, INSIDE))
+
+    def _settle_inside(self, message: Message, failure: Failure | None) -> None:
+        """A merged push is answered for good."""
+        for one in constituents_of(message.meta):
+            if failure is not None:
+                self.windows.record_inside(one, self._extent(message), failure)
+            stream = self.windows.inside(one)
+            if stream is not None:
+                stream.in_hand.discard((one.timestamp, INSIDE))
 
     def _is_here(self, message: Message) -> bool:
         """Whether all that a request of an older map is about belongs to this server."""
@@ -205,6 +247,10 @@ class Desk:
     def note_push(self, message: Message) -> None:
         """A push has been applied; other threads than the van's hold `noting`."""
         meta = message.meta
+        if meta.constituents:
+            extent = self._extent(message)
+            for one in constituents_of(meta):
+                self.windows.record_inside(one, extent)
         stream = self.windows.find(meta)
         if stream is None:
             return
@@ -224,6 +270,10 @@ class Desk:
     def settle(self, message: Message, answer: Message) -> None:
         """A request is answered for good. Any thread."""
         meta = message.meta
+        if meta.constituents:
+            error = answer.meta.error
+            is_final = error is not None and not (error[0] == STALE and _comes_again(meta))
+            self._settle_inside(message, error if is_final else None)
         stream = self.windows.find(meta)
         if stream is None:
             return
@@ -250,6 +300,7 @@ class Desk:
 
     def let_go(self, meta: Meta) -> None:
         """Nobody works on a request: it could not be looked at."""
+        self._settle_inside(Message(meta), None)
         stream = self.windows.find(meta)
         if stream is not None:
             stream.in_hand.discard((meta.timestamp, meta.piece))

@@ -23,6 +23,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.dispatcher.constituents import Constituent
 from kv.placement import NUM_SLOTS
 from van.message import Message, Meta
 
@@ -168,6 +169,25 @@ class Windows:
         else:
             entry.failed, entry.failure = _packed(self.failed(entry) | where), failure
         entries[timestamp] = entry
+
+    def inside(self, one: Constituent) -> Stream | None:
+        """The stream of a push inside a merged one; None: that life is over."""
+        stream = self._meet(one.sender, one.incarnation, one.app, one.customer)
+        if stream is not None and one.oldest > stream.watermark:
+            stream.advance(one.oldest)
+        return stream
+
+    def record_inside(
+        self,
+        one: Constituent,
+        slots: Mask | None,
+        failure: Failure | None = None,
+        table: int | None = None,
+    ) -> None:
+        """As `record`, of a push inside a merged one; nothing, if that life is over."""
+        stream = self.inside(one)
+        if stream is not None and one.timestamp >= stream.watermark:
+            self.record(stream, Meta(timestamp=one.timestamp), slots, failure, table=table)
 
     def applied(self, entry: Entry | None, table: int | None = None) -> Mask:
         """The slots that have it, in all tables or at least in that one."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kv.consistency.base import Kept, Update
 from kv.delivery.windows import Windows
+from kv.dispatcher.constituents import constituents_of
 from kv.engine_table import Table
 from kv.placement import NUM_SLOTS
 from kv.replication.records import Slots
@@ -35,6 +36,8 @@ class Copies:
             stream = self.windows.stream(push)
             if stream is not None:
                 self.windows.record(stream, push, slots, table=table.id)
+            for one in constituents_of(push):
+                self.windows.record_inside(one, slots, table=table.id)
 
     def hold(self, table: Table, rank: int, number: int, update: Update) -> None:
         """The other server holds a push for the round of that number."""

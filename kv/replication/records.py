@@ -87,19 +87,19 @@ def unpack_slots(bits: bytes) -> Slots:
     return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(np.bool_)
 
 
-def pack_push(push: Meta | None) -> list[int] | None:
+def pack_push(push: Meta | None) -> list[Any] | None:
     """What a push is recognised by."""
     if push is None:
         return None
     names = [push.sender, push.incarnation, push.app, push.customer]
-    return [*names, push.timestamp, push.oldest, push.piece]
+    return [*names, push.timestamp, push.oldest, push.piece, push.constituents]
 
 
-def unpack_push(packed: Sequence[int] | None) -> Meta | None:
+def unpack_push(packed: Sequence[Any] | None) -> Meta | None:
     """A header with these names."""
     if packed is None:
         return None
-    sender, incarnation, app, customer, timestamp, oldest, piece = packed
+    sender, incarnation, app, customer, timestamp, oldest, piece, constituents = packed
     return Meta(
         sender=sender,
         incarnation=incarnation,
@@ -108,4 +108,5 @@ def unpack_push(packed: Sequence[int] | None) -> Meta | None:
         timestamp=timestamp,
         oldest=oldest,
         piece=piece,
+        constituents=tuple(constituents),
     )

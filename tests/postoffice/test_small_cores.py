@@ -100,7 +100,7 @@ def test_timers_are_called_each_so_often_and_once_after_a_pause(
         (Role.WORKER, False, Verdict.GO_ON),
         (Role.SERVER, False, Verdict.AWAIT),
         (Role.SERVER, True, Verdict.GO_ON),
-        (Role.DISPATCHER, False, Verdict.STOP),
+        (Role.DISPATCHER, False, Verdict.GO_ON),
     ],
 )
 def test_the_policy_says_what_a_death_means(role: Role, is_covered: bool, verdict: Verdict) -> None:

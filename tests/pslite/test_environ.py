@@ -67,8 +67,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
     ("changes", "said"),
     [
         ({"DMLC_ROLE": None}, "DMLC_ROLE is not set"),
-        ({"DMLC_ROLE": "wroker"}, "DMLC_ROLE: expected scheduler, server, worker, got"),
-        ({"DMLC_ROLE": "dispatcher"}, "DMLC_ROLE: dispatcher is not supported yet"),
+        ({"DMLC_ROLE": "wroker"}, "DMLC_ROLE: expected scheduler, server, worker, dispatcher, got"),
         ({"DMLC_ROLE": "wroker"}, "did you mean worker?"),
         ({"DMLC_NUM_SERVER": "two"}, "DMLC_NUM_SERVER: expected a whole number, got 'two'"),
         ({"DMLC_NUM_SERVER": "0"}, "DMLC_NUM_SERVER: expected 1 to 1024, got 0"),
@@ -76,7 +75,10 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ({"PS_HEARTBEAT_TIMEOUT": "0.5"}, "PS_HEARTBEAT_TIMEOUT: expected 0s, or 2s or more"),
         ({"DMLC_NUM_WORKER": "-1"}, "DMLC_NUM_WORKER: expected a whole number, got '-1'"),
         ({"DMLC_NUM_WORKER": "²"}, "DMLC_NUM_WORKER: expected a whole number"),
-        ({"DMLC_NUM_DISPATCHER": "1"}, "DMLC_NUM_DISPATCHER: 1 is not supported yet"),
+        (
+            {"DMLC_NUM_DISPATCHER": "5"},
+            "DMLC_NUM_DISPATCHER: expected 0 to 4, as many as there are",
+        ),
         ({"DMLC_PS_ROOT_PORT": "65536"}, "DMLC_PS_ROOT_PORT: expected 0 to 65535, got '65536'"),
         ({"DMLC_PS_ROOT_PORT": None}, "where is the scheduler?"),
         ({"DMLC_PS_ROOT_PORT": "0"}, "where is the scheduler?"),

@@ -71,12 +71,14 @@ class Replicated:
         mode: str | Consistency = "async",
         plan: FaultPlan | None = None,
         on_worker: WorkerFailure = "stop",
+        dispatchers: int = 0,
     ) -> None:
         self.network = LoopbackNetwork(seed, plan=plan)
         self.mode, self.replicas, self.workers = mode, replicas, workers
         self.shape = ClusterShape(
             servers=servers,
             workers=workers,
+            dispatchers=dispatchers,
             scheduler="scheduler",
             failures=FailurePolicy(on_server="restart", on_worker=on_worker),
         )

@@ -1,0 +1,19 @@
+"""Dispatchers: nodes between workers and servers that make one push of many.
+
+Towards a worker a dispatcher is a server that owns everything, towards servers it is a worker.
+`docs/dispatcher.md` has the whole of it. A push takes five steps:
+
+    receiving     a worker's push becomes a shard, a view of the frames that came
+    aggregating   the shards of a buffer are added up, each part of the keys by a thread
+    resolving     what their difference in base version means, and which may be merged at all
+    versions      the clocks that servers have answered with
+    upstream      one push of the dispatcher's own, that lists those inside
+
+    buffers       one fills while the other is merged and sent
+    flushing      when a buffer is sent
+    stepping      the ends of workers' steps, behind the pushes that belong before them
+    relaying      requests that are passed on as they are
+    dispatcher    the node that does this
+    assignment    which worker has which dispatcher
+    way           a worker's way through its dispatcher, and around it when that is dead
+"""

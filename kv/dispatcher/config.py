@@ -1,0 +1,41 @@
+"""Settings of a dispatcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from van.errors import ConfigError
+from van.quantities import NBytes, Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatcherConfig:
+    """One dispatcher, the ini section `[dispatcher]`.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    flush_interval: Seconds = 0.02  # pushes wait so long at most for those of other workers
+    round_interval: Seconds = 1.0  # sync: the same; then the round's pushes go on one by one
+    flush_size: NBytes = 16 << 20  # bytes of pushes that are sent on at once
+    max_shard_size: NBytes = 1 << 20  # larger pushes are split, also where they are added up
+    parallel_aggregators: int = 4  # threads that add up pushes, each its own part of the keys
+    emergency_flush_threshold: int = 1000  # pushes waiting, above which all are sent on
+    max_under_way: int = 16  # merged pushes that servers have not answered; more are not sent
+
+    def __post_init__(self) -> None:
+        self._least("parallel_aggregators", 1)
+        self._least("emergency_flush_threshold", 1)
+        self._least("max_under_way", 1)
+        self._least("max_shard_size", 4096)
+        self._least("flush_size", 4096)
+        for key in ("flush_interval", "round_interval"):
+            if getattr(self, key) <= 0:
+                problem = f"expected a time above 0s, got {getattr(self, key):g}s"
+                raise ConfigError(problem, section="dispatcher", key=key)
+
+    def _least(self, key: str, least: int) -> None:
+        if getattr(self, key) < least:
+            problem = f"expected {least} or more, got {getattr(self, key)}"
+            raise ConfigError(problem, section="dispatcher", key=key)

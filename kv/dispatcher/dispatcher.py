@@ -1,0 +1,444 @@
+"""The dispatcher of a cluster: takes what its workers ask, gives servers fewer and merged pushes.
+
+    with Dispatcher(office, ...) as dispatcher: office.serve()
+
+What it decides is in the modules beside it; here messages and answers meet. One lock covers all of
+it for the time of a decision; rows are added up without it, by the executor's threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kv.consistency.progress import Progress
+from kv.consistency.settings import Consistency
+from kv.delivery.repeats import Repeats
+from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
+from kv.dispatcher.assignment import workers_of
+from kv.dispatcher.buffers import Pair, Pairs, Place
+from kv.dispatcher.config import DispatcherConfig
+from kv.dispatcher.flushing import Cause, Flushing
+from kv.dispatcher.known_tables import KnownTables
+from kv.dispatcher.receiving import Shard, received
+from kv.dispatcher.relaying import Relay
+from kv.dispatcher.resolving import resolve
+from kv.dispatcher.stepping import Steps
+from kv.dispatcher.upstream import Error, Servers
+from kv.executor import Executor, Turns
+from kv.keylists.kept import KeptLists
+from kv.pulling import Pull
+from kv.retrying import Retry
+from kv.server import error_answer
+from kv.table_protocol import WITH_KEYS, WITH_VALUES, Command
+from postoffice.node import Role, role_and_rank
+from postoffice.postoffice import Postoffice
+from postoffice.view import ClusterView
+from van.errors import CodecError, PsliteError
+from van.message import Flag, Kind, Message, Meta, answer_to
+
+log = logging.getLogger(__name__)
+
+_VALUED = frozenset(map(int, WITH_VALUES))
+NOT_DONE = "UnknownKeyListError"  # of a push: it settles nothing, since it comes again
+
+
+class Dispatcher:
+    """One dispatcher node.
+
+    Args:
+        office: the node, not yet started.
+        mode, seed: the job's, of tables that name none.
+        config: its settings.
+        threads: that add up pushes; 0 does so in the thread that drives the van.
+        key_cache: bytes of key lists remembered for each worker.
+        key_deltas, max_staleness, retry: see `upstream.Servers`.
+        may_move: rows may get another owner at any time.
+    """
+
+    def __init__(
+        self,
+        office: Postoffice,
+        mode: str | Consistency = "async",
+        seed: int = 1,
+        config: DispatcherConfig = DispatcherConfig(),  # noqa: B008 (it is frozen)
+        threads: int = 0,
+        key_cache: int = 64 << 20,
+        key_deltas: str = "auto",
+        max_staleness: int | None = None,
+        retry: Retry = Retry(),  # noqa: B008
+        may_move: bool = False,
+    ) -> None:
+        self.office, self.config, self._may_move = office, config, may_move
+        self.tables = KnownTables()
+        self.servers = Servers(
+            office, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+        )
+        self.executor = Executor(threads, self._break, "pslite dispatcher")
+        self.failure: BaseException | None = None
+        self.counts: Counter[str] = Counter()
+        self.flushes: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        self._repeats = Repeats(office)
+        self._lists = KeptLists(key_cache)
+        self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
+        self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
+        self._under_way = 0
+        self._progress = Progress(office.shape.workers)
+        self._handlers: dict[int, Callable[[Message], None]] = {
+            Command.PUSH: self._push,
+            Command.PUSH_PULL: self._push,
+            Command.PULL: self._pull,
+            Command.STEP: self._step,
+            Command.FINISH: self._finish,
+        }
+        self._has_begun = False
+        office.on_view.append(self._see)
+        office.queries.offer("dispatcher", self.facts)
+
+    # -- life -------------------------------------------------------------------
+
+    def close(self, *, drain: bool = True) -> None:
+        """End the threads."""
+        self.executor.close(drain=drain and self.failure is None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(drain=False)
+        if self.failure is not None:
+            raise self.failure from None
+
+    def _break(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.office.stop(f"a thread of this dispatcher ended: {type(error).__name__}: {error}")
+
+    @property
+    def workers(self) -> list[int]:
+        """The ranks of this dispatcher's workers."""
+        shape = self.office.shape
+        return workers_of(self.office.rank, shape.workers, shape.dispatchers)
+
+    @property
+    def _active(self) -> set[int]:
+        """Those that may still push."""
+        return {rank for rank in self.workers if not self._progress.finished[rank]}
+
+    def _begin(self) -> None:
+        """The node has a rank: nobody waits here for the workers of others."""
+        self._has_begun = True
+        mine = set(self.workers)
+        for rank in range(self._progress.num_workers):
+            if rank not in mine:
+                self._progress.finish(rank)
+        self.office.van.every(self.config.flush_interval / 2, self._tick)
+
+    def _see(self, old: ClusterView, new: ClusterView) -> None:
+        with self._lock:
+            if not self._has_begun:
+                self._begin()
+            self.servers.see(old, new)
+            for server in self.servers.living():
+                self.office.reach(server)  # only this thread may make connections
+            for node in sorted(new.dead - old.dead | new.gone - old.gone):
+                role, rank = role_and_rank(node)
+                if role is Role.WORKER:
+                    self._lists.forget(node)
+                    self._lose(rank)
+
+    def _lose(self, rank: int) -> None:
+        """Nobody waits for a worker any more; what it has pushed in its step is not merged."""
+        if self._progress.lose(rank):
+            for pair in self._pairs:
+                if rank in pair.filling.workers:
+                    pair.in_pieces |= pair.round is not None
+            self._look_at_all()
+
+    def _tick(self) -> None:
+        with self._lock:
+            self._look_at_all()
+
+    # -- requests of workers -------------------------------------------------------------------
+
+    def _receive(self, message: Message) -> None:
+        meta = message.meta
+        with self._lock:
+            if not self._repeats.is_new(meta):
+                return
+            try:
+                if meta.cmd in WITH_KEYS:
+                    self._complete(message)
+                handler = self._handlers.get(meta.cmd)
+                if handler is not None:
+                    handler(message)
+                else:
+                    self._relay.take(message, self._answer, self._fail)
+            except Exception as error:  # of a request that nobody can work on
+                self._refuse(message, error)
+            if self._steps.early:
+                for step, rank in self._steps.come(self._has_come):
+                    self._take_step(step, rank)
+
+    def _complete(self, message: Message) -> None:
+        """Bring named and coded key lists into their places."""
+        dense = [table.is_dense for table in self.tables.of(message.meta)]
+        self._lists.complete(message, dense, message.meta.cmd in _VALUED)
+
+    def _push(self, message: Message) -> None:
+        tables = self.tables.of(message.meta)
+        shard = received(message, tables)
+        is_merged = all(table.may_merge for table in tables)
+        has_rounds = any(table.has_rounds for table in tables)
+        place: Place = (shard.tables, None)
+        if has_rounds and is_merged:
+            place = ((), shard.step)
+        pair = self._pairs.of(place, is_merged)
+        pair.filling.add(shard, self.office.van.now())
+        self.counts["pushes"] += 1
+        self.counts["rows_in"] += shard.rows
+        self._look_at(pair)
+
+    # -- buffers that leave -------------------------------------------------------------------
+
+    def _look_at_all(self) -> None:
+        for pair in self._pairs:
+            self._look_at(pair)
+
+    def _look_at(self, pair: Pair) -> None:
+        """Send a buffer on if it is time."""
+        while pair.leaving is None and self._under_way < self.config.max_under_way:
+            slowest, waiting = self._progress.slowest(), self._pairs.waiting
+            now = self.office.van.now()
+            cause = self._flushing.cause(pair, now, self._active, slowest, waiting)
+            if cause is None:
+                return
+            self.flushes[cause] += 1
+            buffer = pair.swap()
+            shards = in_order(buffer.shards)
+            pair.in_pieces |= pair.round is not None and cause is not Cause.ROUND
+            self._under_way += 1
+            if not pair.is_merged or pair.in_pieces:
+                self._under_way += len(shards) - 1
+                for shard in shards:
+                    self._send(shard.parts, [shard])
+                self._has_left(pair)
+            else:
+                self.executor.submit(self._merging(pair, shards))
+
+    def _merging(self, pair: Pair, shards: Sequence[Shard]) -> Turns[None]:
+        config = self.config
+        try:
+            parts = yield from aggregating(
+                shards, config.parallel_aggregators, config.max_shard_size
+            )
+        except PsliteError as error:
+            with self._lock:
+                self._under_way -= 1
+                for shard in shards:
+                    self._refuse(shard.message, error)
+                self._has_left(pair)
+            return
+        with self._lock:
+            self._send(parts, shards)
+            self._has_left(pair)
+            self._look_at(pair)
+
+    def _send(self, parts: Sequence[Part], shards: Sequence[Shard]) -> None:
+        tables = self.tables.named(tables_of(shards))
+        self.counts["merges"] += 1
+        self.counts["rows_out"] += sum(len(values) for _, values in parts)
+
+        def answered(error: BaseException | None, said: Error | None) -> None:
+            with self._lock:
+                self._under_way -= 1
+                for shard in shards:
+                    self._pushed(shard, error, said)
+                self._look_at_all()
+
+        try:
+            self.servers.push(tables, parts, resolve(shards), answered)
+        except PsliteError as error:  # such as numbers that are not finite
+            answered(error, None)
+
+    def _has_left(self, pair: Pair) -> None:
+        """A buffer has been sent: another may leave, and ends of steps may follow it."""
+        pair.leaving = None
+        self._pairs.drop_rounds(self._progress.slowest())
+        self._say_steps()
+
+    def _pushed(self, shard: Shard, error: BaseException | None, said: Error | None) -> None:
+        """All servers have answered a worker's push."""
+        message = shard.message
+        if error is not None:
+            self._fail(message, error, said)
+        elif message.meta.cmd == Command.PUSH_PULL:
+            self._ask_rows(message, [keys for keys, _ in shard.parts], True)
+        else:
+            clocks = self.servers.versions.clocks(shard.tables)
+            self._answer(message, Message(answer_to(message.meta, clocks=clocks)))
+
+    # -- pulls -------------------------------------------------------------------
+
+    def _pull(self, message: Message) -> None:
+        tables = self.tables.of(message.meta)
+        arrays = iter(message.arrays)
+        keys = [None if table.is_dense else next(arrays) for table in tables]
+        self._ask_rows(message, keys, bool(message.meta.body["create"]))
+
+    def _ask_rows(self, message: Message, keys: Sequence[Any], create: bool) -> None:
+        meta = message.meta
+        tables = self.tables.of(meta)
+        step = max((step for _, step, _ in meta.clocks), default=0)
+        rank = role_and_rank(meta.sender)[1]
+        self.counts["pulls"] += 1
+
+        def done(error: BaseException | None, said: Error | None, pull: Pull) -> None:
+            if error is not None:
+                self._fail(message, error, said)
+                return
+            clocks = tuple(
+                (table, clock, ((server, 0),)) for (table, server), clock in pull.clocks.items()
+            )
+            self._answer(message, Message(answer_to(meta, clocks=clocks), list(pull.results())))
+
+        self.servers.pull(tables, keys, rank, step, create, meta.priority, done)
+
+    # -- steps -------------------------------------------------------------------
+
+    def _step(self, message: Message) -> None:
+        rank = role_and_rank(message.meta.sender)[1]
+        if self._has_come(message):
+            self._take_step(message, rank)
+        else:
+            self._steps.early.append((message, rank))
+
+    def _has_come(self, message: Message) -> bool:
+        """Whether all pushes that belong before the end of a step are here, or done."""
+        stream = self._repeats.windows.find(message.meta)
+        after = (message.meta.body or {}).get("after", ())
+        return stream is None or all(stream.has_come(int(ts), int(piece)) for ts, piece in after)
+
+    def _take_step(self, message: Message, rank: int) -> None:
+        step = int(message.meta.body["clock"])
+        self._progress.step(rank, step)
+        self._steps.wait(message, rank, step)
+        for pair in self._pairs:
+            if pair.round is not None:
+                self._look_at(pair)
+        self._pairs.drop_rounds(self._progress.slowest())
+        self._say_steps()
+
+    def _say_steps(self) -> None:
+        """Tell servers of the ends of steps whose pushes have been sent."""
+        ready = self._steps.ready(self._holds)
+        if not ready:
+            return
+        before = self.servers.pushes_under_way
+        steps = [[rank, step] for _, rank, step in ready]
+
+        def body_for(server: int) -> dict[str, Any]:
+            after = [[timestamp, piece] for timestamp, node, piece in before if node == server]
+            return {"steps": steps, "after": after} if after else {"steps": steps}
+
+        def answered(error: BaseException | None, said: Error | None) -> None:
+            for message, _, _ in ready:
+                self._done(message, error, said)
+
+        self.servers.tell(
+            Command.STEP,
+            Flag.PUSH | Flag.EVERYWHERE,
+            self.servers.living(),
+            (),
+            body_for,
+            answered,
+        )
+
+    def _holds(self, rank: int, step: int) -> bool:
+        """Whether something of a worker up to a step is not where servers must have it."""
+        if self._pairs.holds(rank, step):
+            return True
+        # Where rows may move another server may become the owner of a push's rows, and would not
+        # know that it is to come: all must have it before any hears of the step's end.
+        return self._may_move and bool(self._under_way)
+
+    def _finish(self, message: Message) -> None:
+        rank = role_and_rank(message.meta.sender)[1]
+        rests = bool(message.meta.body and message.meta.body.get("rests"))
+        self._lose(rank) if rests else self._lose_finished(rank)
+        body = {"rank": rank, "rests": True} if rests else {"rank": rank}
+
+        def answered(error: BaseException | None, said: Error | None) -> None:
+            self._done(message, error, said)
+
+        self.servers.tell(
+            Command.FINISH, message.meta.flags, self.servers.living(), (), lambda _: body, answered
+        )
+
+    def _lose_finished(self, rank: int) -> None:
+        if self._progress.finish(rank):
+            self._look_at_all()
+
+    # -- answers -------------------------------------------------------------------
+
+    def _done(self, message: Message, error: BaseException | None, said: Error | None) -> None:
+        if error is not None:
+            self._fail(message, error, said)
+        else:
+            self._answer(message, Message(answer_to(message.meta)))
+
+    def _fail(self, message: Message, error: BaseException, said: Error | None) -> None:
+        """Pass an error on as the server has put it."""
+        if said is not None:
+            header = answer_to(message.meta, Kind.ERROR, error=said)
+            self._answer(message, Message(header))
+        else:
+            self._refuse(message, error)
+
+    def _refuse(self, message: Message, error: BaseException) -> None:
+        log.debug("request failed: %r", message, exc_info=error)
+        self._answer(message, error_answer(message.meta, error, self.office.node_id))
+
+    def _answer(self, message: Message, answer: Message) -> None:
+        meta: Meta = message.meta
+        with self._lock:
+            error = answer.meta.error
+            if error is not None and error[0] == NOT_DONE:
+                stream = self._repeats.windows.find(meta)
+                if stream is not None:
+                    stream.in_hand.discard((meta.timestamp, meta.piece))
+            else:
+                self._repeats.settle(meta, answer)
+        try:
+            try:
+                self.office.send(answer)
+            except CodecError as problem:  # too large for the van
+                self.office.send(error_answer(meta, problem, self.office.node_id))
+        except PsliteError as problem:  # nobody can be told, and nobody else should suffer
+            log.warning("%s cannot send %r: %s", self.office.name, answer, problem)
+
+    # -- telling -------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """What somebody outside the cluster is told."""
+        with self._lock:
+            return {
+                "workers": self.workers,
+                "queue": self._pairs.waiting,
+                "under_way": self._under_way,
+                "steps": len(self._steps),
+                "flushes": dict(self.flushes),
+                **{name: self.counts[name] for name in _COUNTED},
+            }
+
+
+_COUNTED = ("pushes", "merges", "rows_in", "rows_out", "pulls")

@@ -1,0 +1,62 @@
+"""When a buffer is sent: as late as pays, but never so late that somebody stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from enum import StrEnum
+
+from kv.dispatcher.buffers import Pair
+from kv.dispatcher.config import DispatcherConfig
+
+
+class Cause(StrEnum):
+    """Why a buffer is sent."""
+
+    ALL = "all"  # every worker has pushed
+    ROUND = "round"  # every worker has ended the step
+    INTERVAL = "interval"  # the first of its pushes has waited long enough
+    SIZE = "size"
+    EMERGENCY = "emergency"  # too many pushes wait in all
+    PRIORITY = "priority"  # a push says that it is urgent
+    SINGLE = "single"  # its pushes are not merged
+
+
+class Flushing:
+    """Decides; bookkeeping is the caller's.
+
+    Args:
+        config: the limits.
+    """
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        self._config = config
+
+    def cause(
+        self, pair: Pair, now: float, active: Set[int], slowest: int | None, waiting: int
+    ) -> Cause | None:
+        """Why the filling buffer is to be sent now; None: it is not.
+
+        Args:
+            active: ranks of the workers that may still push.
+            slowest: steps that the slowest of them has ended; None: there are none.
+            waiting: shards in all buffers.
+        """
+        buffer, config = pair.filling, self._config
+        if not buffer.shards:
+            return None
+        if not pair.is_merged or pair.in_pieces:
+            return Cause.SINGLE
+        if waiting >= config.emergency_flush_threshold:
+            return Cause.EMERGENCY
+        if pair.round is not None:
+            if slowest is None or slowest > pair.round:
+                return Cause.ROUND
+            waited = now - buffer.since >= config.round_interval
+            return Cause.INTERVAL if waited else None
+        if any(shard.message.meta.priority > 0 for shard in buffer.shards[-1:]):
+            return Cause.PRIORITY
+        if active <= buffer.workers:
+            return Cause.ALL
+        if buffer.nbytes >= config.flush_size:
+            return Cause.SIZE
+        return Cause.INTERVAL if now - buffer.since >= config.flush_interval else None

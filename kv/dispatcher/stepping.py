@@ -1,0 +1,43 @@
+"""The ends of workers' steps: said to servers behind the pushes that belong before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from van.message import Message
+
+
+class Steps:
+    """Ends of steps that wait.
+
+    Attributes:
+        early: of which some push has not come yet, each with the worker's rank.
+    """
+
+    def __init__(self) -> None:
+        self.early: list[tuple[Message, int]] = []
+        self._waiting: list[tuple[Message, int, int]] = []
+
+    def come(self, has_come: Callable[[Message], bool]) -> list[tuple[Message, int]]:
+        """Those before which everything has come by now; they are then no longer early."""
+        ready = [entry for entry in self.early if has_come(entry[0])]
+        self.early = [entry for entry in self.early if entry not in ready]
+        return ready
+
+    def wait(self, message: Message, rank: int, step: int) -> None:
+        """Keep the end of a worker's step until its pushes have been sent."""
+        self._waiting.append((message, rank, step))
+
+    def ready(self, holds: Callable[[int, int], bool]) -> list[tuple[Message, int, int]]:
+        """Those whose pushes have been sent, each with rank and step; they are then forgotten.
+
+        Args:
+            holds: whether something of a worker up to a step has not been sent.
+        """
+        ready = [entry for entry in self._waiting if not holds(entry[1], entry[2])]
+        if ready:
+            self._waiting = [entry for entry in self._waiting if entry not in ready]
+        return ready
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self.early)

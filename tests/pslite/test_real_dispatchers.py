@@ -1,0 +1,97 @@
+"""Real processes: workers train through dispatchers, one of which dies as `kill -9` has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIMIT = 200.0  # seconds; no job should come near
+
+WORKER = """
+    import sys, time
+    from pathlib import Path
+    import numpy as np, pslite
+
+    rounds, gate = int(sys.argv[1]), Path(sys.argv[2])
+    keys = np.arange(500)
+    with pslite.connect() as worker:
+        table = worker.sparse_table("t", 2, optimizer=pslite.SGD(lr=1), initializer=pslite.Zeros())
+        dense = worker.dense_table("d", [300], optimizer=pslite.SGD(lr=1), initializer=None)
+        for number in range(rounds):
+            table.pull(keys)
+            worker.push_many([(table, keys, np.ones((500, 2))), (dense, np.ones(300))])
+            worker.step()
+            if number == rounds // 3 and worker.rank == 0:
+                gate.touch()
+            if number >= rounds // 3:
+                time.sleep(0.005)  # the killer needs a moment
+        worker.finish()
+        worker.barrier("all have pushed")
+        rows, array = table.pull(keys), dense.pull()
+        print("values", set(rows.ravel().tolist()) | set(array.tolist()), flush=True)
+"""
+
+
+def start(folder: Path, mode: str, workers: int, rounds: int) -> subprocess.Popen[str]:
+    program = folder / "worker.py"
+    program.write_text(textwrap.dedent(WORKER))
+    settings = {
+        "cluster.servers": "2",
+        "cluster.dispatchers": "2",
+        "cluster.heartbeat_interval": "250ms",
+        "cluster.heartbeat_timeout": "1500ms",
+        "param_sync.mode": mode,
+    }
+    command = [sys.executable, "-m", "pslite", "local", str(ROOT / "conf/local.ini")]
+    command += ["--run", str(folder / "run"), "--workers", str(workers)]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    command += ["--", sys.executable, str(program), str(rounds), str(folder / "gate")]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def kill_dispatcher(folder: Path, job: subprocess.Popen[str]) -> None:
+    """Kill dispatcher 0 when the gate opens."""
+    deadline = time.monotonic() + LIMIT
+    while not (folder / "gate").exists():
+        if job.poll() is not None:
+            raise AssertionError(job.communicate()[0])
+        assert time.monotonic() < deadline, "no worker got so far"
+        time.sleep(0.02)
+    nodes = json.loads((folder / "run" / "cluster.json").read_text())["nodes"]
+    (pid,) = (n["pid"] for n in nodes if n["role"] == "dispatcher" and n["rank"] == 0)
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
+def test_no_push_is_lost_or_counted_twice_when_a_dispatcher_is_killed(
+    tmp_path: Path, mode: str
+) -> None:
+    workers, rounds = 3, 150
+    job = start(tmp_path, mode, workers, rounds)
+    try:
+        kill_dispatcher(tmp_path, job)
+        out, _ = job.communicate(timeout=LIMIT)
+    finally:
+        job.kill()
+        job.wait()
+
+    assert job.returncode == 0, out
+    assert "dispatcher 0: killed by SIGKILL" in out
+    assert out.count(f"values {{-{workers * rounds}.0}}") == workers, out
