@@ -104,6 +104,8 @@ Runner = Callable[[list[Path], ModelConfig, dict[str, Any], CheckpointConfig], T
         (run_here, 2, "async", ()),
         (run_on_nodes, 2, "sync", ()),
         (run_on_nodes, 1, "async", ("train.prefetch=true",)),
+        (run_here, 1, "async", ("train.pipeline_depth=2",)),
+        (run_on_nodes, 2, "sync", ("train.pipeline_depth=3",)),
     ],
 )
 @pytest.mark.parametrize("stop", [11])

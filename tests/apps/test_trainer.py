@@ -24,6 +24,7 @@ from apps.ctr.progress import Progress, Step
 from apps.ctr.snapshot import take_snapshot
 from apps.ctr.trainer import TrainResult, score_part, train_steps, train_together, train_worker
 from kv.local import LocalCluster
+from kv.pipelining import Pipeline
 from pslite.session import local_cluster
 
 
@@ -167,13 +168,14 @@ def _sgd_by_hand(conf: ModelConfig, data: Dataset, parts: Sequence[Rows], size: 
         def __getattr__(self, name: str) -> Any:
             return getattr(cluster.worker(0), name)
 
-        def push_many(self, writes: list[tuple[Any, ...]]) -> int:
+        def push_many(self, writes: list[tuple[Any, ...]], **how: Any) -> int:
             pushed.append([(w[0].name, *(np.array(a) for a in w[1:])) for w in writes])
             return 1
 
         def wait(self, request: int) -> None: ...
 
     learner.worker = Recorder()  # type: ignore[assignment]
+    learner.pipeline = Pipeline(learner.worker, 0)
     for part in parts:
         learner.train(part, size)
     before = take_snapshot(learner)
