@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import free_port
+
 _LIMIT = 60.0  # seconds for a server to answer
 _SOAK = (  # files whose slow tests together take longer than every change can wait
     "apps/test_dying_servers.py",
@@ -42,7 +44,7 @@ def etcd(tmp_path: Path) -> Iterator[str]:
     program = shutil.which("etcd")
     if program is None:
         pytest.skip("no etcd here; Debian's package is etcd-server")
-    client, peer = _free_port(), _free_port()
+    client, peer = free_port(), free_port()
     address = f"http://127.0.0.1:{client}"
     command = [program, "--data-dir", str(tmp_path / "etcd")]
     command += ["--listen-client-urls", address, "--advertise-client-urls", address]
@@ -57,12 +59,6 @@ def etcd(tmp_path: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -80,22 +78,3 @@ class Generated:
 @pytest.fixture(scope="session")
 def generate() -> Callable[..., Generated]:
     return Generated
-
-
-@pytest.fixture
-def small_files() -> Callable[[int], AbstractContextManager[None]]:
-    """with small_files(nbytes): no file grows beyond them, as on a full disk.
-
-    Not for the whole test: what pytest itself prints may go to a file.
-    """
-
-    @contextmanager
-    def limit(nbytes: int) -> Iterator[None]:
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-    return limit

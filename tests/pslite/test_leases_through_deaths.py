@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pslite.audit import audit
+from tests.jobs import run_here
 
-Environment = Callable[..., dict[str, str]]
 RunJob = Callable[..., subprocess.CompletedProcess[str]]
 
 # Adds 1 for each record; rank 1 dies in its first piece, once.
@@ -105,19 +106,9 @@ def test_a_worker_that_fails_each_time_ends_the_job_with_its_code(run_job: RunJo
 
 
 def test_audit_says_by_its_exit_code_whether_the_ledger_balances(
-    run_job: RunJob, environment: Environment, tmp_path: Path
+    run_job: RunJob, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "pslite", "audit", "run"]
-
-    def act() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    act = partial(run_here, tmp_path, [sys.executable, "-m", "pslite", "audit", "run"])
 
     nothing = act()
     run_job(COUNTS.format(death="pass"), 1, 2)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.jobs import LIMIT, free_port, node_of, run_here, start_here
+
 RunJob = Callable[..., subprocess.CompletedProcess[str]]
 Environment = Callable[..., dict[str, str]]
-LIMIT = 240  # seconds; no run should come near
-
 
 COUNT = """
     import numpy as np, pslite
@@ -219,42 +219,23 @@ def test_one_program_plays_every_role_as_with_ps_lite(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(COUNT))
-    scheduler_port = _free_port()
     shared = {
         "DMLC_NUM_SERVER": "2",
         "DMLC_NUM_WORKER": "2",
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(scheduler_port),
+        "DMLC_PS_ROOT_PORT": str(free_port()),
     }
     roles = ["worker", "worker", "server", "server", "scheduler"]
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, str(program)],
-            env=environment(DMLC_ROLE=role, **shared),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for role in roles
-    ]
+    command = [sys.executable, str(program)]
+    nodes = [start_here(tmp_path, command, environment(DMLC_ROLE=role, **shared)) for role in roles]
     outputs = [node.communicate(timeout=LIMIT)[0] for node in nodes]
 
     assert [node.returncode for node in nodes] == [0] * 5, outputs
     assert sum("is content" in output for output in outputs) == 2
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("victim", ["server", "worker", "scheduler"])
-def test_a_killed_node_ends_the_job_and_leaves_no_process(
-    victim: str, tmp_path: Path, environment: Environment
-) -> None:
+def test_a_killed_node_ends_the_job_and_leaves_no_process(victim: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(
         textwrap.dedent("""
             import numpy as np, pslite
@@ -267,14 +248,8 @@ def test_a_killed_node_ends_the_job_and_leaves_no_process(
     )
     (tmp_path / "local.ini").write_text("")
     command = [sys.executable, "-m", "pslite", "local", "local.ini", "--run", "run"]
-    launcher = subprocess.Popen(
-        [*command, "--servers", "1", "--workers", "2", "--", "python", "worker.py"],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command += ["--servers", "1", "--workers", "2", "--", "python", "worker.py"]
+    launcher = start_here(tmp_path, command)
     assert launcher.stdout is not None
     working = 0
     while working < 2:
@@ -282,10 +257,8 @@ def test_a_killed_node_ends_the_job_and_leaves_no_process(
         assert line, "the job ended early"
         working += "working" in line
     family = psutil.Process(launcher.pid).children(recursive=True)
-    wanted = {"server": "server", "worker": "worker", "scheduler": "scheduler"}[victim]
-    (first, *_) = [p for p in family if _role(p) == wanted]
 
-    first.send_signal(signal.SIGKILL)
+    node_of(launcher.pid, victim).send_signal(signal.SIGKILL)
     rest, _ = launcher.communicate(timeout=LIMIT)
 
     assert launcher.returncode == 128 + signal.SIGKILL, rest
@@ -294,22 +267,8 @@ def test_a_killed_node_ends_the_job_and_leaves_no_process(
     assert not alive
 
 
-def _role(process: psutil.Process) -> str:
-    try:
-        return process.environ().get("DMLC_ROLE", "")
-    except psutil.Error:
-        return ""
-
-
-def test_outside_any_cluster_connect_says_what_to_do(environment: Environment) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", "import pslite; pslite.connect()"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+def test_outside_any_cluster_connect_says_what_to_do(tmp_path: Path) -> None:
+    result = run_here(tmp_path, [sys.executable, "-c", "import pslite; pslite.connect()"])
 
     assert result.returncode == 1
     assert "pslite.connect(local=True)" in result.stderr
