@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.jobs import free_port
+from pslite.config import JobConfig
+from pslite.prepare import preparation
+from tests.jobs import ROOT, free_port, run_here
+
+settings.register_profile(
+    "thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 _LIMIT = 60.0  # seconds for a server to answer
+_CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
 _SOAK = (  # files whose slow tests together take longer than every change can wait
     "apps/test_dying_servers.py",
     "apps/test_dying_workers.py",
@@ -36,6 +46,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and item.path.as_posix().endswith(_SOAK):
             item.add_marker(pytest.mark.soak)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels are compiled before a cluster starts, whose nodes would fall silent meanwhile."""
+    if any(
+        item.path.is_relative_to(ROOT / "tests" / name)
+        for item in request.session.items
+        for name in _CLUSTERS
+    ):
+        arguments = preparation(JobConfig(), os.environ)
+        if arguments:
+            run_here(ROOT, [sys.executable, "-m", "pslite.prepare", *arguments]).check_returncode()
 
 
 @pytest.fixture

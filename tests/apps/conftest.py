@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 KINDS = ["dense_user", "dense_ad", "sparse_user", "sparse_ad", "sparse_user_ad"]
 
@@ -73,6 +74,15 @@ class Generated:
     def write_text(self, path: Path) -> Path:
         path.write_text("".join(line + "\n" for line in self.lines()), encoding="utf-8")
         return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Batches here are so small that threads of torch only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from kv.consistency.settings import SSP, Consistency, SemiSync
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(40, dtype=np.uint64)
@@ -38,7 +39,7 @@ def test_a_copy_is_the_row_to_the_bit_when_a_push_is_answered(seed: int) -> None
     cluster.run()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(50, fast=8))
 def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
     plan = FaultPlan(seed, everywhere=Faults(drop=0.1, duplicate=0.05, delay=0.05, reorder=0.1))
     cluster = Replicated(seed, plan=plan, workers=2)
@@ -66,7 +67,7 @@ def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(0.5)], ids=str)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, fast=3))
 def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
     seed: int, mode: Consistency
 ) -> None:
@@ -94,7 +95,7 @@ def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
         np.testing.assert_array_equal(found, -24)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=4))
 def test_sync_training_is_the_same_to_the_bit_though_a_server_is_killed(seed: int) -> None:
     plan = FaultPlan(seed, everywhere=Faults(drop=0.05, duplicate=0.05, reorder=0.1))
     cluster = Replicated(seed, plan=plan, workers=2, servers=3, mode="sync")
