@@ -18,9 +18,11 @@ from pslite.config import JobConfig
 from pslite.prepare import preparation
 from tests.jobs import ROOT, free_port, run_here
 
-settings.register_profile(
-    "thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", _UNHURRIED, max_examples=50, derandomize=True)
+settings.register_profile("thorough", _UNHURRIED, max_examples=1000)
+settings.load_profile("steady")  # unless the command line names another
 
 _LIMIT = 60.0  # seconds for a server to answer
 _CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
