@@ -131,9 +131,9 @@ def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: Cha
 
 
 def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s", servers=1)
+    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s", servers=1, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     assert [deed["act"] for deed in ended.report["injected"]] == ["stop", "cont"]
     assert not ended.seen("died")
 
@@ -141,9 +141,9 @@ def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJ
 def test_what_a_network_does_wrong_loses_and_repeats_no_push(chaos_job: ChaosJob) -> None:
     plan = (
         "drop 3%, duplicate 3%, delay 3% up to 200ms, reorder 3%, "
-        "partition server:1 from worker:0@500ms for 2s"
+        "partition server:0 from worker:0@500ms for 2s"
     )
-    ended = chaos_job(ONES, plan, workers=1)
+    ended = chaos_job(ONES, plan, servers=1, workers=1)
 
     assert_nothing_is_missing(ended, workers=1)
     for what in ("dropped", "duplicated", "delayed", "reordered"):

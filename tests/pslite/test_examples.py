@@ -11,13 +11,14 @@ from pslite.audit import audit
 from tests.jobs import ROOT, run_here
 
 
+@pytest.mark.slow
 def test_a_server_of_ones_own() -> None:
-    command = [sys.executable, "-m", "pslite", "local", "conf/local.ini", "--servers", "2"]
-    command += ["--workers", "1", "--set", "server.app=examples.my_server:start"]
+    command = [sys.executable, "-m", "pslite", "local", "conf/local.ini", "--servers", "1"]
+    command += ["--workers", "2", "--set", "server.app=examples.my_server:start"]
     result = run_here(ROOT, [*command, "--", "python", "examples/my_server.py"])
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("[10. 11. 12.]") == 1
+    assert result.stdout.count("[10. 11. 12.]") == 2
 
 
 def test_data_shared_by_workers(tmp_path: Path) -> None:
