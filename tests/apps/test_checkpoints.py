@@ -46,6 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, generate: Callable[..., Any]
 
 def conf_of(*overrides: str) -> ModelConfig:
     small = ["train.batch_size=64", "train.epoch=2", "train.shuffle=true"]
+    small += ["sparse_dict.emb_dim=4", "net.layers=fc:8,tanh:-1,fc:1,sigmoid:-1"]
     schedule = ["optimizer.optimizer=adam", "optimizer.schedule=warmup:20"]
     return model_config({}, overrides=[*small, *schedule, *overrides])
 

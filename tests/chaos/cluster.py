@@ -26,7 +26,7 @@ from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from postoffice.resending import Resend
 from postoffice.shape import ClusterShape
-from tests.postoffice.test_survival import MemoryJournal
+from tests.postoffice.journals import MemoryJournal
 from van.codec import Buffer
 from van.errors import PsliteError
 from van.faults import FaultPlan, Faults

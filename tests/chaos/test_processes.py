@@ -66,7 +66,7 @@ def assert_nothing_is_missing(ended: Ended, workers: int = 2) -> None:
 
 
 def test_a_killed_worker_ends_the_job_with_its_name_and_code(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "kill worker:1@barrier+200ms", workers=2)
+    ended = chaos_job(ONES, "kill worker:1@barrier+200ms", servers=1)
 
     assert ended.code == 128 + 9
     assert "worker 1: killed by SIGKILL" in ended.err
@@ -80,7 +80,8 @@ def test_a_killed_worker_ends_the_job_with_its_name_and_code(chaos_job: ChaosJob
 def test_a_worker_that_is_killed_and_returns_leaves_a_ledger_that_balances(
     chaos_job: ChaosJob,
 ) -> None:
-    ended = chaos_job(RECORDS, "kill worker@barrier+200ms", "cluster.on_worker_failure=restart")
+    restarted = "cluster.on_worker_failure=restart"
+    ended = chaos_job(RECORDS, "kill worker@barrier+200ms", restarted, servers=1)
 
     assert ended.code == 0
     assert ended.report["ledger"]["balances"] is True
@@ -107,9 +108,9 @@ def test_a_ledger_that_does_not_balance_is_the_exit_code_of_the_job(chaos_job: C
 
 
 def test_a_killed_server_with_a_copy_loses_no_push(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(COPIED_ONES, "kill server@barrier:3+300ms", *COPIED)
+    ended = chaos_job(COPIED_ONES, "kill server@barrier:3+300ms", *COPIED, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     assert ended.seen("died", "scheduler")
     assert ended.seen("view", "worker 0")
 
@@ -146,16 +147,17 @@ def test_a_killed_server_without_a_copy_ends_the_job_with_its_name_and_that_of_t
 
 
 def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "restart scheduler@barrier+300ms", "cluster.journal=journal")
+    journal = "cluster.journal=journal"
+    ended = chaos_job(ONES, "restart scheduler@barrier+300ms", journal, servers=1)
 
     assert_nothing_is_missing(ended)
     assert [seen["node"] for seen in ended.seen("started")] == ["scheduler"]
 
 
 def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s")
+    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s", servers=1, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     assert [deed["act"] for deed in ended.report["injected"]] == ["stop", "cont"]
     assert not ended.seen("died")
 
@@ -163,11 +165,11 @@ def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJ
 def test_what_a_network_does_wrong_loses_and_repeats_no_push(chaos_job: ChaosJob) -> None:
     plan = (
         "drop 3%, duplicate 3%, delay 3% up to 200ms, reorder 3%, "
-        "partition server:1 from worker:0@500ms for 2s"
+        "partition server:0 from worker:0@500ms for 2s"
     )
-    ended = chaos_job(ONES, plan)
+    ended = chaos_job(ONES, plan, servers=1, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     for what in ("dropped", "duplicated", "delayed", "reordered"):
         assert ended.report["messages"][what] > 0
     assert len(ended.report["injected"]) == 5
