@@ -196,5 +196,8 @@ class Replicated:
         assert self.app is not None
         return [self.servers[rank] for rank in self.app.desk.alive]
 
+    def living_ranks(self) -> list[int]:
+        return [] if self.app is None else list(self.app.desk.alive)
+
     def run(self) -> None:
         self.network.run_all()
