@@ -24,7 +24,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from convergence_cell import Setting, consistency_of, run_cell
 from convergence_data import CASES, Case, Data, NoDataError, prepare
 from convergence_plot import draw
@@ -128,12 +127,13 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is not known yet, and report; 1 where time was over before."""
+    """Run what is not known yet, and report; 1 where time was over before, 2 without any data."""
     options = options_of(arguments)
-    torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)
     try:
         data = prepare_all(options)
+        if not data:
+            return 2
         cells = [cell for case, own in data.items() for cell in cells_of(case, own, options)]
         journal = Journal(options.work / "outcomes.jsonl")
         by_name = {case.name: own for case, own in data.items()}

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from convergence_clock import Batch, Server, Trainee
 
 from apps.ctr.dataset import Dataset
 from apps.ctr.learner import EMBEDDING
-from apps.ctr.metrics import quality
+from apps.ctr.metrics import Quality, quality
 from apps.ctr.modelconf import ModelConfig
 from apps.ctr.schema import Schema
 from apps.ctr.snapshot import take_snapshot
@@ -59,8 +60,9 @@ class Found:
     """How an experiment ended, in types that JSON has.
 
     Attributes:
-        auc, logloss: of the test rows, with the final parameters; None where training broke off
-            because gradients became infinite.
+        auc, logloss, calibration: of the test rows, with the final parameters (see
+            `apps.ctr.metrics.Quality`); None where training broke off because gradients became
+            infinite.
         steps: of all workers.
         staleness: by staleness, how many pushes to the embeddings counted with it.
         told: the same as the table's own histogram has it.
@@ -77,6 +79,7 @@ class Found:
 
     auc: float | None
     logloss: float | None
+    calibration: float | None
     steps: int
     staleness: dict[str, int]
     told: dict[str, int]
@@ -189,13 +192,12 @@ class Experiment:
         self.events.run()
         self.cluster.engine.validate()
 
-    def score(self, test: Dataset) -> tuple[float | None, float | None]:
-        """AUC and log-loss of the test rows."""
+    def score(self, test: Dataset) -> Quality:
+        """How well the model fits the test rows."""
         steps = list(score_part(self.trainees[0].learner, test, 0, 1))
         labels = np.concatenate([step.labels for step in steps])
         scores = np.concatenate([step.scores for step in steps])
-        found = quality(labels, scores)
-        return found.auc, found.logloss
+        return quality(labels, scores)
 
 
 def run_cell(
@@ -203,20 +205,21 @@ def run_cell(
 ) -> Found:
     """Train and test; arguments as of `Experiment`."""
     begun = time.process_time()
+    torch.set_num_threads(conf.train.threads)
     one = Experiment(setting, conf, schema, batches)
-    auc = logloss = None
-    digest = ""
+    tested, digest = None, ""
     try:
         one.train()
-        auc, logloss = one.score(test)
+        tested = one.score(test)
         digest = take_snapshot(one.trainees[0].learner).digest()
     except NonFiniteError:
         pass  # it diverged: there is nothing to test
     mode, counts, trainees = one.table.mode, one.staleness.counts, one.trainees
     lasting = [trainee.lasting for trainee in trainees]
     return Found(
-        auc=auc,
-        logloss=logloss,
+        auc=tested.auc if tested else None,
+        logloss=tested.logloss if tested else None,
+        calibration=tested.calibration if tested else None,
         steps=sum(len(trainee.losses) for trainee in trainees),
         staleness={str(age): counts[age] for age in sorted(counts)},
         told=one.table.staleness.report(),

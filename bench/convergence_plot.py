@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from convergence_data import Case
 from convergence_report import name_of
 from convergence_results import Group, spread
 
 from pslite.simulate.plot import by_powers
 
+FAR = "async:lr"  # may lie so far from the others that it is let out of the picture
+POINTS = 10  # of a curve
 MARKERS = "osD^vP*X<>"
 LINES = ("-", "--", "-.", ":")
 
@@ -57,7 +60,10 @@ def _panels(case: Case, groups: Sequence[Group], axes: Any) -> None:
                 shares = [100 * share for share in by_powers(group.staleness)]
                 names = ["0", "1", *(f"{2**n}–{2 ** (n + 1) - 1}" for n in range(1, len(shares)))]
                 stale.plot(names[: len(shares)], shares, **style)
-                curves.plot(*zip(*group.curve(), strict=True), **{**style, "marker": ""})
+                curves.plot(*_thinned(group.curve()), **{**style, "marker": ""})
+    near = [group for group in groups if group.mode != FAR] or groups
+    _fit(aucs, [group.aucs for group in near])
+    _fit(losses, [group.loglosses for group in near])
     for panel, title in ((aucs, "test AUC"), (losses, "test log-loss")):
         panel.set(title=f"{case.name}: {title}", xlabel="workers")
         panel.set_xscale("log", base=2)
@@ -86,3 +92,22 @@ def _bars(axes: Any, points: Sequence[tuple[float, list[float]]], style: Any, na
         label=name,
         **style,
     )
+
+
+def _fit(axes: Any, values: Sequence[list[float]]) -> None:
+    """Show these, and what is near them."""
+    found = [figures for some in values if (figures := spread(some))]
+    if not found:
+        return
+    low = min(figures["mean"] - figures["deviation"] for figures in found)
+    high = max(figures["mean"] + figures["deviation"] for figures in found)
+    margin = 0.1 * (high - low) or 0.01
+    axes.set_ylim(low - margin, high + margin)
+
+
+def _thinned(curve: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Times and losses, each the mean of several points of the curve."""
+    parts = [part for part in np.array_split(np.array(curve), POINTS) if len(part)]
+    return [float(part[:, 0].mean()) for part in parts], [
+        float(part[:, 1].mean()) for part in parts
+    ]

@@ -102,6 +102,10 @@ class Group:
         return [one.logloss for one in self.found.values() if one.logloss is not None]
 
     @property
+    def calibrations(self) -> list[float]:
+        return [one.calibration for one in self.found.values() if one.calibration is not None]
+
+    @property
     def gains(self) -> list[float]:
         """AUC less that of one worker with the same seed."""
         pairs = [(one.auc, self.alone[seed].auc) for seed, one in self.found.items()]
@@ -163,6 +167,7 @@ def facts(group: Group) -> dict[str, Any]:
         "auc": spread(group.aucs),
         "auc_against_one_worker": spread(group.gains),
         "logloss": spread(group.loglosses),
+        "calibration": spread(group.calibrations),
         "diverged": group.diverged,
         "staleness": {
             "mean": mean_of(counts),
