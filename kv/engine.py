@@ -333,7 +333,10 @@ class Engine:
                     self._refuse_stale(rank, found, update)
             for found, update in pushes:
                 if update.base >= 0 and not update.is_rest:
-                    found.staleness.note(max(0, found.mode.clock - update.base))
+                    mode = found.mode
+                    at = mode.round_of(rank, clock) if mode.holds else mode.clock
+                    if at is not None:  # else it will be dropped
+                        found.staleness.note(max(0, at - update.base))
             if self.log is not None:
                 for found, update in pushes:
                     number = found.mode.round_of(rank, clock) if found.mode.holds else None
