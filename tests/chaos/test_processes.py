@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kv.checkpoint.places import place_of
+from kv.checkpoint.shelf import Shelf
 from tests.chaos.conftest import ChaosJob, Ended
 
 STEPS = 100
@@ -217,6 +221,70 @@ def test_nothing_is_missing_whatever_the_moment(
         assert fault == "kill server"  # the job was over but for its end, which is told truly
     else:
         assert_nothing_is_missing(ended)
+
+
+# Each worker adds 1 to every row STEPS times, and all save every 10 steps.
+SAVED_ONES = """
+    import os, time
+    import numpy as np
+    import pslite
+
+    with pslite.connect() as worker:
+        table = worker.sparse_table("ones", 1, optimizer=pslite.SGD(lr=1.0), missing="zeros")
+        keys, mark = np.arange(200), f"worker-{worker.rank}-has-begun"
+        checkpoints = pslite.Checkpoints(worker, "kept", every_steps=10, full_every=3, keep=0)
+        if os.path.exists(mark):
+            checkpoints.join(dict)
+        else:
+            worker.wait(table.push(keys, np.zeros((200, 1))))
+            worker.barrier("all are there")
+            while {COPIES} > 0 and sum(server["copies"] for server in table.stats()) < 200:
+                time.sleep(0.05)
+            open(mark, "w").close()
+            worker.barrier("all have copies")
+        while worker.steps < {STEPS}:
+            worker.wait(table.push(keys, np.full((200, 1), -1.0)))
+            worker.step()
+            checkpoints.at_step(lambda: {"steps": worker.steps})
+            time.sleep(0.01)
+        checkpoints.close(lambda: {"steps": worker.steps})
+        worker.barrier("all is pushed")
+        rows = table.pull(keys)
+        worker.barrier("all have looked")
+        print("rows", int(rows.min()), int(rows.max()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "settings"),
+    [
+        ("kill server", COPIED),
+        ("kill worker", ("cluster.on_worker_failure=restart",)),
+        ("kill worker", ("cluster.on_worker_failure=continue",)),
+        ("restart scheduler", ("cluster.journal=journal",)),
+    ],
+)
+def test_a_fault_amid_a_checkpoint_harms_neither_the_job_nor_those_before(
+    chaos_job: ChaosJob, tmp_path: Path, fault: str, settings: tuple[str, ...]
+) -> None:
+    program = SAVED_ONES.replace("{STEPS}", str(STEPS))
+    program = program.replace("{COPIES}", str(int(settings == COPIED)))
+
+    ended = chaos_job(program, f"{fault}@checkpoint:5", *settings)  # of two servers, the third
+
+    assert [deed["act"] for deed in ended.report["injected"]] == [fault.split()[0]]
+    if fault == "kill worker":
+        assert ended.code == 0
+    else:
+        assert_nothing_is_missing(ended)
+    shelf = Shelf(place_of(str(tmp_path / "kept")))
+    for name in shelf.names():
+        shelf.verify(name)
+    steps = [max(shelf.manifest(name).steps) for name in shelf.names()]
+    assert steps[:2] == [10, 20]
+    assert steps[-1] >= STEPS - 10
+    assert len(steps) >= STEPS // 10 - 2
 
 
 @pytest.mark.slow
