@@ -173,7 +173,7 @@ def test_a_worker_whose_hashes_are_by_chance_is_refused() -> None:
 
 # -- threads ------------------------------------------------------------------------------------
 
-MANY = 30_000  # keys of a request that takes turns in a server's threads
+MANY = 60_000  # keys of a request that takes turns in the threads of two servers
 
 
 def train(worker: Worker) -> list[str]:
