@@ -279,13 +279,13 @@ def cell(value: float | None, unit: str = "") -> str:
     return f"{value}{unit}" if isinstance(value, int) else f"{value:,.1f}{unit}"
 
 
-def into_page(page: Path, text: str) -> None:
+def into_page(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put the tables between the marks of a page."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{page} has no {BEGIN} … {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, also_found, after = rest.partition(end)
+    if not found or not also_found:
+        raise SystemExit(f"{page} has no {begin} … {end}")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:

@@ -116,5 +116,5 @@ class Clipping(Named):
         if not self.clip_global_norm:
             return np.float32(1)
         scale = scale_of(math.sqrt(square), self.clip_global_norm)
-        self.counts["steps"] += scale < 1
+        self.counts["steps"] += int(scale < 1)
         return scale

@@ -361,11 +361,15 @@ class Engine:
             for found, update in pushes:
                 if update.base < 0 or update.is_rest:
                     continue
-                bases: Sequence[int] = (update.base,)
+                mode = found.mode
+                at = mode.round_of(rank, clock) if mode.holds else mode.clock
+                if at is None:
+                    continue  # it will be dropped
+                known: Sequence[int] = (update.base,)
                 if update.push is not None and update.push.constituents:
-                    bases = bases_at(update.push, found.id, self.server())
-                for base in bases:
-                    found.staleness.note(max(0, found.mode.clock - base))
+                    known = bases_at(update.push, found.id, self.server())
+                for base in known:
+                    found.staleness.note(max(0, at - base))
             if self.log is not None:
                 for found, update in pushes:
                     number = found.mode.round_of(rank, clock) if found.mode.holds else None

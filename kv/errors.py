@@ -17,6 +17,7 @@ PsliteError
     │   ├── NonFiniteError       NaN or infinity where a number is needed
     │   ├── LatePushError        a push for a round that is closed
     │   ├── VersionMismatchError a push of gradients that are too stale
+    │   ├── ScanError            rows got other places since a scan began
     │   └── ArenaFullError       no room for more rows
     ├── CompressionError      something about compressed values
     │   ├── PacketError          bytes are no compressed rows, or not those expected
@@ -158,6 +159,17 @@ class NonFiniteError(TableError):
         known = {name: getattr(self, name) for name in ("key", "place", "outcome", "step")}
         known |= {name: getattr(self, name) for name in ("worker", "sample")}
         return NonFiniteError(self.table, self.what, self.number, **{**known, **facts})
+
+
+class ScanError(TableError):
+    """A scan has waited so long that rows got other places: it would not meet all of them."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            table,
+            "rows have got other places since this scan began, to give memory back after slots had "
+            "moved; scan again from the beginning",
+        )
 
 
 class LatePushError(TableError):

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.consistency.settings import DCAsync
-from kv.errors import SettingError, in_step
+from kv.consistency.settings import SSP, Async, Consistency, DCAsync
+from kv.errors import KVError, SettingError, in_step
 from kv.protocols import Read, Request, Worker, Write
-from van.errors import PsliteError
+from van.errors import UnreachablePeerError
 
 if TYPE_CHECKING:
     from kv.clipping import Clipping
@@ -39,21 +39,13 @@ class Pipeline:
         worker: pulls and pushes.
         depth: steps that are asked for ahead, and whose pushes are not waited for.
     Raises:
-        SettingError: no whole number from 0 to 256, or deeper than `max_staleness` lets gradients
-            be stale.
+        SettingError: the depth is no whole number from 0 to 256.
     """
 
     def __init__(self, worker: Worker, depth: int = 1) -> None:
         is_whole = isinstance(depth, int | np.integer) and not isinstance(depth, bool)
         if not is_whole or not 0 <= depth <= DEEPEST:
             raise SettingError("pipeline", f"depth must be 0 to {DEEPEST}, not {depth!r}")
-        bound = worker.max_staleness
-        if bound is not None and depth > bound:
-            problem = (
-                f"depth {depth} makes each gradient {depth} updates stale by itself, and servers "
-                f"refuse more than max_staleness = {bound}; let it be {bound} at most"
-            )
-            raise SettingError("pipeline", problem)
         self.worker, self.depth = worker, int(depth)
         self._asked: dict[int, tuple[Sequence[Read], Ahead]] = {}  # by step
         self._pushes: deque[tuple[int, Request]] = deque()  # unanswered, with their steps
@@ -94,7 +86,8 @@ class Pipeline:
         """Start the pull for the step that is `ahead` after this one; no matter if it is started.
 
         Raises:
-            SettingError: a table's mode does not remember as many pulls.
+            SettingError: servers would refuse the gradients as too stale, or a table's mode
+                remembers too few pulls to compensate their delay.
         """
         step = self.worker.steps + ahead
         if step not in self._asked:
@@ -111,7 +104,7 @@ class Pipeline:
         Args:
             reads: the very ones that were asked for ahead, if any were.
         """
-        self._settle(self.worker.steps - self.depth)
+        self.settle()
         asked = self._asked.pop(self.worker.steps, None)
         if asked is None:
             return self.worker.pull_many(reads)
@@ -136,6 +129,14 @@ class Pipeline:
         """
         self.worker.step()
 
+    def settle(self) -> None:
+        """Wait until no more than `depth` steps before this one have pushes without an answer.
+
+        Raises:
+            PsliteError: one failed, whose step is named.
+        """
+        self._settle(self.worker.steps - self.depth)
+
     def drain(self) -> None:
         """Wait for all pushes.
 
@@ -155,22 +156,36 @@ class Pipeline:
             step, request = self._pushes.popleft()
             try:
                 self.worker.wait(request)
-            except PsliteError as error:
+            except (KVError, UnreachablePeerError) as error:  # not that the cluster has ended
                 raise in_step(error, step, self.worker.rank) from None
 
     def _check_modes(self, reads: Sequence[Read]) -> None:
         for read in reads:
             table = read[0] if isinstance(read, tuple) else read
-            if table.name in self._fits:
-                continue
-            mode = getattr(getattr(table, "spec", None), "mode", None)
-            if isinstance(mode, DCAsync) and mode.memory <= self.depth:
-                problem = (
-                    f"depth {self.depth} needs servers that remember {self.depth + 1} pulls, and "
-                    f"table {table.name} in mode dc_async has dc_memory = {mode.memory:g}"
-                )
-                raise SettingError("pipeline", problem)
-            self._fits.add(table.name)
+            if table.name not in self._fits:
+                self._fits.add(table.name)
+                mode = getattr(getattr(table, "spec", None), "mode", None) or Async()
+                problem = problem_of(self.depth, mode, self.worker.max_staleness)
+                if problem:
+                    raise SettingError(f"pipeline of table {table.name}", problem)
+
+
+def problem_of(depth: int, mode: Consistency, max_staleness: int | None) -> str:
+    """Why a mode cannot do with a pipeline of this depth, or nothing."""
+    if isinstance(mode, DCAsync) and mode.memory <= depth:
+        return (
+            f"depth {depth} in mode dc_async needs servers that remember {depth + 1} pulls of each "
+            f"worker, and [param_sync] dc_memory is {mode.memory:g}"
+        )
+    lacking = 0 if mode.holds else depth
+    if isinstance(mode, SSP):
+        lacking = min(depth, int(mode.staleness))
+    if max_staleness is not None and lacking > max_staleness:
+        return (
+            f"depth {depth} in mode {mode.name} makes each gradient {lacking} updates stale by "
+            f"itself, and servers refuse more than [param_sync] max_staleness = {max_staleness}"
+        )
+    return ""
 
 
 class Ahead(Protocol):

@@ -245,7 +245,8 @@ class Worker(Protocol):
                 pipeline.push([(table, batch.keys, gradients(batch, rows))])
 
         Raises:
-            SettingError: a wrong depth, or one above `max_staleness`.
+            SettingError: a wrong depth. One with which gradients would be staler than
+                `max_staleness` is refused where it asks ahead.
         """
 
     def push_many(

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from pslite.config import JobConfig
+from pslite.prepare import preparation
+from tests.jobs import ROOT, free_port, run_here
+
+# The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", _UNHURRIED, max_examples=50, derandomize=True)
+settings.register_profile("thorough", _UNHURRIED, max_examples=1000)
+settings.load_profile("steady")  # unless the command line names another
 
 _LIMIT = 60.0  # seconds for a server to answer
+_CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
 _SOAK = (  # files whose slow tests together take longer than every change can wait
     "apps/test_dying_servers.py",
     "apps/test_dying_workers.py",
@@ -36,13 +50,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels are compiled before a cluster starts, whose nodes would fall silent meanwhile."""
+    if any(
+        item.path.is_relative_to(ROOT / "tests" / name)
+        for item in request.session.items
+        for name in _CLUSTERS
+    ):
+        arguments = preparation(JobConfig(), os.environ)
+        if arguments:
+            run_here(ROOT, [sys.executable, "-m", "pslite.prepare", *arguments]).check_returncode()
+
+
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[str]:
     """The address of an etcd that is ours alone (Debian: etcd-server)."""
     program = shutil.which("etcd")
     if program is None:
         pytest.skip("no etcd here; Debian's package is etcd-server")
-    client, peer = _free_port(), _free_port()
+    client, peer = free_port(), free_port()
     address = f"http://127.0.0.1:{client}"
     command = [program, "--data-dir", str(tmp_path / "etcd")]
     command += ["--listen-client-urls", address, "--advertise-client-urls", address]
@@ -57,12 +84,6 @@ def etcd(tmp_path: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -68,10 +68,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows: labels float32 (n,), and a block under each name."""
+    """Some rows: labels float32 (n,), and a block under each name.
+
+    Attributes:
+        line: of its file, from 1, that the first row is, if the others follow it there; 0: not
+            known, as of rows that were chosen one by one.
+    """
 
     labels: NDArray[np.float32]
     blocks: Mapping[str, Block]
+    line: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,7 +89,7 @@ class Rows:
     def slice(self, start: int, stop: int) -> Rows:
         """Rows `start` to `stop` as views."""
         blocks = {name: block.slice(start, stop) for name, block in self.blocks.items()}
-        return Rows(self.labels[start:stop], blocks)
+        return Rows(self.labels[start:stop], blocks, self.line and self.line + start)
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """The rows at these positions, in this order; a copy."""

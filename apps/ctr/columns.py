@@ -26,12 +26,17 @@ def block_of(
     rows: int,
     dense: Sequence[tuple[str, Any]],
     sparse: Sequence[tuple[str, Any]],
+    *,
+    line: int,
+    finite: bool = True,
 ) -> Block:
     """A block from named Arrow arrays of `rows` values.
 
     Args:
         dense: float arrays; null reads 0.
         sparse: arrays of uint64, or of lists of uint64; null and 0 are unknown.
+        line: of the file, from 1, that the first row is.
+        finite: whether dense values must be.
     Raises:
         DataError: a dense value is not finite, a sparse one negative, a column of another type, or
             one feature has over 65 535 values in one row.
@@ -39,10 +44,10 @@ def block_of(
     matrix = np.empty((rows, len(dense)), np.float32)
     for column, (name, values) in enumerate(dense):
         matrix[:, column] = _read(_floats, values, file, name)
-        if not np.isfinite(matrix[:, column]).all():
+        if finite and not np.isfinite(matrix[:, column]).all():
             row = int(np.flatnonzero(~np.isfinite(matrix[:, column]))[0])
             problem = f"feature {name} is {matrix[row, column]}; dense values must be finite"
-            raise DataError(file, problem)
+            raise DataError(file, problem, line=line + row)
     lengths = np.zeros((rows, len(sparse)), np.uint16)
     flat = [_read(_flat_values, values, file, name) for name, values in sparse]
     for feature, ((name, _), (values, offsets)) in enumerate(zip(sparse, flat, strict=True)):
@@ -58,18 +63,18 @@ def block_of(
     return Block(matrix, keys, lengths, starts)
 
 
-def check_labels(labels: NDArray[np.float32], file: str | Path, line: int | None = None) -> None:
+def check_labels(labels: NDArray[np.float32], file: str | Path, line: int) -> None:
     """Refuse labels other than 0 and 1.
 
     Args:
-        line: of the first label, from 1; None if the file has no lines.
+        line: of the first label, from 1.
     Raises:
         DataError: naming the first that is neither.
     """
     wrong = np.flatnonzero((labels != 0) & (labels != 1))
     if len(wrong):
         problem = f"label {labels[wrong[0]]:g} is neither 0 nor 1"
-        raise DataError(file, problem, line=None if line is None else line + int(wrong[0]))
+        raise DataError(file, problem, line=line + int(wrong[0]))
 
 
 def _read(convert: Callable[[Any], T], values: Any, file: str | Path, name: str) -> T:

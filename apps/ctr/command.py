@@ -21,6 +21,7 @@ from apps.ctr.tables import dense_optimizer, embedding_initializer, embedding_op
 from feature_extract.conf import KNOWN_SECTIONS
 from feature_extract.schema import IndexKind
 from kv.consistency.settings import Sync
+from kv.pipelining import problem_of
 from pslite.config import JobConfig, RunConfig, own_sections, read_job
 from pslite.launcher import check_size
 from pslite.repeating import check_repeatable, with_record
@@ -76,6 +77,7 @@ def train_command(
     job_config.checkpoint.require_times()
     for key in job_config.param_sync.unused:
         warn(f"[param_sync] {key} is set, but mode {job_config.param_sync.mode} does not use it")
+    check_pipeline(settings, job_config, origin, mode)
     if mode == "cluster":
         check_size(job_config)
         check_failures(job_config, cluster)
@@ -140,6 +142,20 @@ def check_model(settings: ModelConfig, origin: Origin) -> None:
         where = {"section": error.section, "key": error.key}
         file = error.file or origin(f"{error.section}.{error.key}")
         raise ConfigError(error.problem, file=file, **where) from error
+
+
+def check_pipeline(settings: ModelConfig, job: JobConfig, origin: Origin, mode: str) -> None:
+    """Refuse a pipeline that is deeper than the consistency mode can do with.
+
+    Raises:
+        ConfigError: gradients would be staler by it than servers take, or than they can compensate.
+    """
+    sync = job.param_sync
+    bound = sync.max_staleness if mode == "cluster" else None
+    problem = problem_of(settings.train.pipeline_depth, sync.consistency, bound)
+    if problem:
+        where = {"section": "train", "key": "pipeline_depth"}
+        raise ConfigError(problem, file=origin("train.pipeline_depth"), **where)
 
 
 def check_failures(job: JobConfig, file: Path | None) -> None:

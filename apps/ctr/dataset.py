@@ -47,13 +47,19 @@ class Source(Protocol):
 
 
 def open_source(
-    path: str | Path, blocks: Blocks, *, window_rows: int = WINDOW_ROWS, labelled: bool = True
+    path: str | Path,
+    blocks: Blocks,
+    *,
+    window_rows: int = WINDOW_ROWS,
+    labelled: bool = True,
+    finite: bool = True,
 ) -> Source:
     """The source of a file of final features: Parquet by its first bytes, else text.
 
     Args:
         window_rows: see `ParquetSource`; rows are shuffled within windows, so more mix better.
         labelled: whether a row without a label is an error; text always has labels.
+        finite: whether a dense value that is NaN or infinite is an error.
 
     Raises:
         DataError: the file is not there or not readable.
@@ -64,8 +70,8 @@ def open_source(
     except OSError as error:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
     if is_parquet:
-        return ParquetSource(path, blocks, window_rows, labelled=labelled)
-    return TextSource(path, blocks)
+        return ParquetSource(path, blocks, window_rows, labelled=labelled, finite=finite)
+    return TextSource(path, blocks, finite=finite)
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,11 @@ class Piece:
         if self.order is None:
             return self.window.slice(self.start + start, self.start + stop)
         return self.window.take(self.order[self.start + start : self.start + stop])
+
+    def lines(self) -> NDArray[np.int64]:
+        """Of the file, from 1, those that the rows are."""
+        places = np.arange(self.start, self.stop)
+        return self.window.line + (places if self.order is None else self.order[places])
 
 
 class Batch:
@@ -102,6 +113,10 @@ class Batch:
                 parts.append(piece.rows(min(low, size), max(high, min(low, size))))
             before += size
         return Rows.concatenate(parts)
+
+    def lines(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+        """Lines of the file, from 1, that rows `start` to `stop` of the batch are."""
+        return np.concatenate([piece.lines() for piece in self._pieces])[start:stop]
 
 
 class Dataset:

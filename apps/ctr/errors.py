@@ -6,6 +6,7 @@ PsliteError
     ├── DataError        a training, test or prediction file cannot be used
     ├── OutputError      a file cannot be written
     ├── ModelError       a network does not fit its layers, its loss or the data
+    │   └── BadOutputError   what it computed of some rows is NaN or infinity
     └── SavedModelError  the files of a saved model are missing, altered or of another kind
 """
 
@@ -45,6 +46,10 @@ class OutputError(CtrError):
 
 class ModelError(CtrError):
     """A network does not fit its layers, its loss or the data."""
+
+
+class BadOutputError(ModelError):
+    """A network's output for some rows is NaN or infinity, of which there is no loss."""
 
 
 class SavedModelError(CtrError):

@@ -1,7 +1,7 @@
 """Read an ini file into frozen dataclasses.
 
 A section is a dataclass, a key one of its fields; the field's type says how the text is read and
-`one_of` and `at_least` in its metadata what is allowed. Model files exist outside this project,
+`one_of`, `at_least`, `at_most` in its metadata what is allowed. Model files exist elsewhere, too,
 so an unknown section or key in one is a warning; on the command line, where it can only be a
 mistake, it is an error, and so is a wrong value anywhere.
 """
@@ -126,6 +126,8 @@ def read_value(text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
         raise ValueError(f"{text!r} is not allowed{suggestion(text, allowed)}")
     if "at_least" in metadata and not value >= metadata["at_least"]:
         raise ValueError(f"{text} must be at least {metadata['at_least']}")
+    if "at_most" in metadata and not value <= metadata["at_most"]:
+        raise ValueError(f"{text} must be at most {metadata['at_most']}")
     if "above" in metadata and not value > metadata["above"]:
         raise ValueError(f"{text} must be above {metadata['above']}")
     return value

@@ -125,9 +125,9 @@ class Keeper:
         """There is nothing to do until others have done, or died; whether time has passed."""
         return self._checkpoints is not None and self._checkpoints.idle(self._standing.state)
 
-    def meets_next(self) -> bool:
-        """Whether workers meet after the next step: nothing may be asked for ahead of it."""
-        return self._checkpoints is not None and self._checkpoints.meets_after(1)
+    def meets_after(self, steps: int) -> bool:
+        """Whether workers meet after so many more steps: nothing may be asked for across it."""
+        return self._checkpoints is not None and self._checkpoints.meets_after(steps)
 
     def close(self) -> None:
         """The last step is taken."""
@@ -162,6 +162,10 @@ class TogetherKeeper:
             standing.go_on(found, len(self._standings))
         return True
 
+    def meets_after(self, steps: int) -> bool:
+        """See `Keeper.meets_after`."""
+        return self._checkpoints is not None and self._checkpoints.meets_after(steps)
+
     def at_step(self, trails: Sequence[Trail]) -> None:
         """After a step of every worker."""
         if self._checkpoints is None:
@@ -172,7 +176,7 @@ class TogetherKeeper:
         self._checkpoints.at_step(lambda: [standing.state() for standing in self._standings])
 
 
-Meets = Callable[[], bool]
+Meets = Callable[[int], bool]
 
 
 def note_of(conf: ModelConfig, data: Dataset) -> dict[str, Any]:

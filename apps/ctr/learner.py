@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +20,21 @@ from numpy.typing import NDArray
 
 from apps.ctr import kernels
 from apps.ctr.batch import Rows
-from apps.ctr.errors import ModelError
+from apps.ctr.errors import BadOutputError, ModelError
 from apps.ctr.lookup import Lookup
 from apps.ctr.losses import check_output, probabilities, total_loss
 from apps.ctr.modelconf import ModelConfig
 from apps.ctr.models import BlockShape, Network, network_class
+from apps.ctr.origin import Origin, Suspects
+from apps.ctr.refusals import Refusals
 from apps.ctr.schema import Schema
 from apps.ctr.stopwatch import Stopwatch
 from apps.ctr.tables import dense_optimizer, embedding_initializer, embedding_optimizer
-from kv.protocols import Read, Request, Worker, Write
+from kv.clipping import Clipping
+from kv.errors import NonFiniteError
+from kv.optimizers import CLIPS
+from kv.protocols import Read, Worker, Write
+from van.errors import PsliteError
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +65,18 @@ def build_network(conf: ModelConfig, schema: Schema) -> tuple[Network, dict[str,
     return network, shapes
 
 
+class Trained(NamedTuple):
+    """What came of a step.
+
+    loss: sum of the rows' losses; scores: float32 (n,), before the step; kept: int64 (n,), which of
+    the rows these are of: all but those that were left out.
+    """
+
+    loss: float
+    scores: NDArray[np.float32]
+    kept: NDArray[np.int64]
+
+
 class Learner:
     """A network and its tables.
 
@@ -81,9 +101,13 @@ class Learner:
             if weights.dtype != np.float32:
                 raise ModelError(f"parameter {name} is {weights.dtype}; tables hold float32")
         self._define_tables()
+        train = conf.train
+        self.pipeline = worker.pipeline(train.pipeline_depth)
+        self.clipping = Clipping(**{name: getattr(train, name) for name in CLIPS})
+        self.refusals = Refusals(self.network, schema, train.on_non_finite == "skip")
         self._inputs: dict[str, torch.Tensor] = {}
-        self._pending: Request | None = None
-        self._ahead: tuple[Rows, Lookup] | None = None  # of the next step, if it is known
+        self._out = torch.empty(0)  # of the last forward pass
+        self._coming: deque[tuple[Rows, Lookup]] = deque()  # of steps that were asked for ahead
         kernels.warm_up(conf.sparse_dict.emb_dim)
 
     def _define_tables(self) -> None:
@@ -116,73 +140,99 @@ class Learner:
             self.dense[name].assign(self._initial[name])
 
     def train(
-        self, rows: Rows, batch_rows: int, upcoming: Rows | None = None
-    ) -> tuple[float, NDArray[np.float32]]:
+        self,
+        rows: Rows,
+        batch_rows: int,
+        upcoming: Sequence[Rows] = (),
+        origin: Origin | None = None,
+    ) -> Trained:
         """One step on `rows`, a batch or a part of one.
 
         Args:
             batch_rows: rows of the whole batch; the loss is the sum over `rows` divided by this,
                 so that the parts' gradients sum up to the batch's.
-            upcoming: the rows of the next step; their values, without this step's gradients, are
-                asked for now and come while this step computes.
-        Returns:
-            The sum of the rows' losses, and their scores before the step, float32 (n,).
+            upcoming: the rows of the next steps, as many as `[train] pipeline_depth` says or, with
+                `prefetch`, one; their values are asked for now and come while this step computes.
+            origin: where the rows came from, for errors.
+        Raises:
+            NonFiniteError, BadOutputError: a gradient is NaN or infinity; the samples that this
+                comes from are named, unless they are left out (`[train] on_non_finite = skip`).
+            PsliteError: a push of an earlier step failed, which is named.
         """
-        self.finish()
-        if not len(rows):
-            self.worker.step()
-            return 0.0, np.empty(0, np.float32)
-        lookup, inputs = self._pull(rows, create=True)
-        if upcoming is not None:
-            self._ahead = upcoming, self._lookup(upcoming)
-            self.worker.prefetch_many(self._reads(self._ahead[1]))
-        for x in inputs.values():
-            x.requires_grad_()
-        out = self.network(**inputs)
-        loss = self._loss(out, rows.labels)
-        self.clock.lap("forward")
-        self.network.zero_grad(set_to_none=True)
-        (loss / batch_rows).backward()  # type: ignore[no-untyped-call]  # torch has no type here
-        self.clock.lap("backward")
-        self._push(lookup, inputs)
-        scores = probabilities(out.detach(), self.network.output).numpy()
-        return float(loss.detach()), scores
+        self._settle()
+        trained = Trained(0.0, np.empty(0, np.float32), np.arange(len(rows)))
+        while len(rows):
+            lookup, inputs = self._pull(rows)
+            self._ask(upcoming)
+            try:
+                loss, scores = self._compute_and_push(rows, lookup, inputs, batch_rows)
+            except (NonFiniteError, BadOutputError) as error:
+                suspects = self._suspects(rows, inputs, error)
+                kept = self.refusals.without(error, suspects, origin, trained.kept)
+                rows, trained = rows.take(kept), trained._replace(kept=trained.kept[kept])
+                continue
+            trained = trained._replace(loss=loss, scores=scores)
+            break
+        self.pipeline.step()
+        self.clock.lap("push")
+        return trained
 
     def scores(self, rows: Rows) -> NDArray[np.float32]:
         """Scores of `rows`, float32 (n,); makes no rows in the table."""
         if not len(rows):
             return np.empty(0, np.float32)
         self.finish()
+        lookup = Lookup(list(rows.blocks.values()))
+        pulled = self.worker.pull_many(self._reads(lookup), create=False)
         with torch.no_grad():
-            _, inputs = self._pull(rows, create=False)
+            inputs = self._inputs_of(rows, lookup, pulled)
             out = probabilities(self.network(**inputs), self.network.output)
         self.clock.lap("forward")
         found: NDArray[np.float32] = out.numpy()
         return found
 
     def finish(self) -> None:
-        """Wait for the last push."""
-        if self._pending is not None:
-            self.worker.wait(self._pending)
-            self._pending = None
-            self.clock.lap("wait")
+        """Wait for all pushes."""
+        self.pipeline.drain()
+        self.clock.lap("wait")
 
-    def _pull(self, rows: Rows, *, create: bool) -> tuple[Lookup, dict[str, torch.Tensor]]:
-        lookup = self._lookup(rows)
-        values, *weights = self.worker.pull_many(self._reads(lookup), create=create)
-        for held, pulled in zip(self._weights.values(), weights, strict=True):
-            np.copyto(held, pulled)
+    def _settle(self) -> None:
+        """Wait for the pushes that this step must not be ahead of."""
+        self.pipeline.settle()
+        self.clock.lap("wait")
+
+    def _pull(self, rows: Rows) -> tuple[Lookup, dict[str, torch.Tensor]]:
+        """The lookup and inputs of this step, which may have been asked for before."""
+        if self._coming and self._coming[0][0] is rows:
+            _, lookup = self._coming.popleft()
+        else:
+            lookup = Lookup(list(rows.blocks.values()))
+        pulled = self.pipeline.pull(self._reads(lookup))
+        return lookup, self._inputs_of(rows, lookup, pulled)
+
+    def _ask(self, upcoming: Sequence[Rows]) -> None:
+        """Start the pulls of the next steps that are not started yet."""
+        for ahead, rows in enumerate(upcoming, 1):
+            if not len(rows) or any(rows is known for known, _ in self._coming):
+                continue
+            lookup = Lookup(list(rows.blocks.values()))
+            self._coming.append((rows, lookup))
+            if self.pipeline.depth:
+                self.pipeline.ask(self._reads(lookup), ahead)
+            else:
+                self.worker.prefetch_many(self._reads(lookup))
+
+    def _inputs_of(
+        self, rows: Rows, lookup: Lookup, pulled: Sequence[NDArray[np.float32]]
+    ) -> dict[str, torch.Tensor]:
+        """What the network is given, with the weights that were pulled in place."""
+        values, *weights = pulled
+        for held, came in zip(self._weights.values(), weights, strict=True):
+            np.copyto(held, came)
         inputs = {name: self._input(name, len(rows)) for name in rows.blocks}
         lookup.fill(values, [x.numpy() for x in inputs.values()])
         self.clock.lap("pull")
-        return lookup, inputs
-
-    def _lookup(self, rows: Rows) -> Lookup:
-        """The keys of `rows`, which may have been found in the step before."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is rows:
-            return ahead[1]
-        return Lookup(list(rows.blocks.values()))
+        return inputs
 
     def _reads(self, lookup: Lookup) -> list[Read]:
         return [(self.embedding, lookup.keys), *self.dense.values()]
@@ -198,18 +248,49 @@ class Learner:
         if out.shape != labels.shape:
             wanted, got = tuple(labels.shape), tuple(out.shape)
             raise ModelError(f"{self.conf.net.model} returns shape {got}, not {wanted}")
+        if self.network.output == "probability" and not bool(torch.isfinite(out).all()):
+            number = out[~torch.isfinite(out)][0].item()  # torch refuses it with less of a reason
+            place = f"step {self.worker.steps}, worker {self.worker.rank}"
+            raise BadOutputError(f"{self.conf.net.model} returns {number} ({place})")
         target = torch.from_numpy(np.array(labels))
         return total_loss(out, target, output=self.network.output, loss=self.conf.loss.loss)
 
-    def _push(self, lookup: Lookup, inputs: Mapping[str, torch.Tensor]) -> None:
+    def _compute_and_push(
+        self, rows: Rows, lookup: Lookup, inputs: Mapping[str, torch.Tensor], batch_rows: int
+    ) -> tuple[float, NDArray[np.float32]]:
+        """Forward, backward, push; the sum of the rows' losses and their scores, float32 (n,)."""
+        for x in inputs.values():
+            x.requires_grad_()
+        out = self.network(**inputs)
+        self._out = out.detach()
+        loss = self._loss(out, rows.labels)
+        self.clock.lap("forward")
+        self.network.zero_grad(set_to_none=True)
+        (loss / batch_rows).backward()  # type: ignore[no-untyped-call]  # torch has no type here
+        self.clock.lap("backward")
+        self.pipeline.push(self._writes(lookup, inputs), clipping=self.clipping or None)
+        scores = probabilities(out.detach(), self.network.output).numpy()
+        return float(loss.detach()), scores
+
+    def _writes(self, lookup: Lookup, inputs: Mapping[str, torch.Tensor]) -> list[Write]:
         grads: Sequence[NDArray[np.float32]] = [_gradient(x) for x in inputs.values()]
         rows = lookup.gradients(grads, self.embedding.dim)
         writes: list[Write] = [(self.embedding, lookup.keys, rows)]
         for name, table in self.dense.items():
             writes.append((table, _gradient(self._parameters[name])))
-        self._pending = self.worker.push_many(writes)
-        self.worker.step()
-        self.clock.lap("push")
+        return writes
+
+    def _suspects(
+        self, rows: Rows, inputs: Mapping[str, torch.Tensor], error: PsliteError
+    ) -> Suspects:
+        """What the step that was refused was made of."""
+        return Suspects(
+            rows,
+            {name: x.detach().numpy() for name, x in inputs.items()},
+            {name: None if x.grad is None else x.grad.numpy() for name, x in inputs.items()},
+            self._out.numpy(),
+            getattr(error, "key", None),
+        )
 
 
 def _gradient(tensor: torch.Tensor) -> NDArray[np.float32]:

@@ -24,12 +24,14 @@ from apps.ctr.inifile import (
     suggestion,
 )
 from kv.optimizers import Optimizer
+from kv.pipelining import DEEPEST
 from kv.spec import STORAGES
 from van.errors import ConfigError
 
 LAYER_KINDS = ("fc", "tanh", "sigmoid", "relu", "softmax")
 WIDEST = 1 << 20  # outputs of one layer: more is a slip, and no machine holds its weights
 LOSSES = ("cross_entropy", "mse")
+ON_NON_FINITE = ("stop", "skip")
 OPTIMIZERS = tuple(Optimizer.members)
 
 
@@ -136,6 +138,13 @@ class TrainConfig:
     seed: int = field(default=1, metadata={"at_least": 0})
     """Of the shuffle, and of what a network of one's own draws; tables start from [run] seed."""
     threads: int = field(default=1, metadata={"at_least": 1})  # of torch, per worker
+    pipeline_depth: int = field(default=0, metadata={"at_least": 0, "at_most": DEEPEST})
+    """Steps asked for ahead, and steps whose pushes are not waited for; see docs/consistency.md."""
+    clip_value: float = field(default=0.0, metadata={"at_least": 0.0})  # 0: off, as the next two
+    clip_norm: float = field(default=0.0, metadata={"at_least": 0.0})  # of a row, or of an array
+    clip_global_norm: float = field(default=0.0, metadata={"at_least": 0.0})  # of a worker's step
+    on_non_finite: str = field(default="stop", metadata={"one_of": ON_NON_FINITE})
+    """Whether a sample whose gradient is NaN or infinity ends the training or is left out."""
     prefetch: bool = False  # ask for a batch's values during the step before; async jobs only
     cache: int = field(default=1 << 30, metadata={"parse": parse_size})
     """Bytes of rows kept in memory between epochs; the rest is read again from the file."""

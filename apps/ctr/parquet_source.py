@@ -34,6 +34,7 @@ class ParquetSource:
         blocks: which groups to read, and how to lay them out.
         window_rows: the most rows in memory at a time.
         labelled: whether each row must have a label; else those missing read NaN.
+        finite: whether dense values must be.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class ParquetSource:
         window_rows: int = WINDOW_ROWS,
         *,
         labelled: bool = True,
+        finite: bool = True,
     ) -> None:
         self.path, self._blocks, self._window_rows = str(path), blocks, window_rows
-        self._labelled = labelled
+        self._labelled, self._finite = labelled, finite
         try:
             with pq.ParquetFile(self.path) as file:
                 self.schema = _schema_of_file(file.schema_arrow, self.path)
@@ -76,8 +78,10 @@ class ParquetSource:
                 columns=names,
                 use_threads=False,
             )
+            line = 1 + sum(self.chunk_rows[:chunk])  # a row is a line of its own
             while (batch := self._next(batches)) is not None:
-                yield self._rows(batch)
+                yield self._rows(batch, line)
+                line += batch.num_rows
 
     def _next(self, batches: Iterator[Any]) -> Any:
         try:
@@ -85,16 +89,17 @@ class ParquetSource:
         except (OSError, pa.ArrowException) as error:
             raise DataError(self.path, f"is damaged: {error}") from error
 
-    def _rows(self, batch: Any) -> Rows:
+    def _rows(self, batch: Any, line: int) -> Rows:
         blocks = {}
+        how: dict[str, Any] = {"line": line, "finite": self._finite}
         for name, groups in self._blocks.items():
             dense = [(n, batch.column(n)) for n in self.schema.dense_names(groups)]
             sparse = [(n, batch.column(n)) for n in self.schema.sparse_names(groups)]
-            blocks[name] = block_of(self.path, batch.num_rows, dense, sparse)
+            blocks[name] = block_of(self.path, batch.num_rows, dense, sparse, **how)
         labels = batch.column("label").to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
         if self._labelled:
-            check_labels(labels, self.path)
-        return Rows(labels, blocks)
+            check_labels(labels, self.path, line)
+        return Rows(labels, blocks, line)
 
 
 def _runs(groups: list[int], least: int) -> list[list[int]]:

@@ -23,6 +23,9 @@ class Portion:
     epoch_rows: int = 0
     epoch_loss: float = 0.0
     clicks: int = 0
+    skipped: int = 0  # samples that were left out, of all epochs
+    clipped_rows: int = 0  # by this worker, see `kv.clipping`
+    clipped_steps: int = 0
     step_seconds: dict[str, float] = field(default_factory=dict)
     labels: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     scores: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -30,6 +33,7 @@ class Portion:
     def add(self, step: Step) -> None:
         """A step was taken."""
         self.rows += len(step.labels)
+        self.skipped += step.skipped
         self.clicks += int(np.count_nonzero(step.labels))
         if step.epoch < self.epoch:
             return  # a piece of an epoch before, which another worker has left
@@ -46,6 +50,9 @@ class Portion:
             self.epoch_rows += other.epoch_rows
             self.epoch_loss += other.epoch_loss
         self.rows, self.clicks = self.rows + other.rows, self.clicks + other.clicks
+        self.skipped += other.skipped
+        self.clipped_rows += other.clipped_rows
+        self.clipped_steps += other.clipped_steps
         self.seconds = max(self.seconds, other.seconds)
 
     def as_message(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Step:
         labels, scores: float32 (rows,), scores before the step.
         loss: sum of the rows' losses.
         position: rows of the job up to here, of all workers and epochs; 0: not known.
+        skipped: rows that were left out of the step, which labels and scores lack.
     """
 
     epoch: int
@@ -36,6 +37,7 @@ class Step:
     scores: NDArray[np.float32]
     loss: float
     position: int = 0
+    skipped: int = 0
 
 
 @dataclass

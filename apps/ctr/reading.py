@@ -8,12 +8,14 @@ workers, and their order is that of the epoch: of the file, or as seed and epoch
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from apps.ctr.batch import Rows, part_bounds
 from apps.ctr.dataset import Batch, Dataset
 from apps.ctr.modelconf import TrainConfig
+from apps.ctr.origin import Origin
 from kv.leases.pieces import DataSet, Piece
 from kv.leases.reader import Shards
 from kv.protocols import Worker
@@ -28,6 +30,7 @@ class Share(NamedTuple):
         batch_rows: of the whole batch.
         seen: positions of the piece up to here, with the whole batch.
         position: rows of the job up to here, of all workers and epochs.
+        origin: where the rows came from.
     """
 
     epoch: int
@@ -36,28 +39,35 @@ class Share(NamedTuple):
     batch_rows: int
     seen: int
     position: int
+    origin: Origin
 
 
 class Trail:
-    """Says how much of a piece is in the model for certain: of the last push nobody knows yet."""
+    """Says how much of a piece is in the model for certain: of the last pushes nobody knows yet.
 
-    def __init__(self, shards: Shards) -> None:
-        self._shards, self._pushed = shards, 0
+    Args:
+        depth: steps before the last whose pushes may have no answer.
+    """
+
+    def __init__(self, shards: Shards, depth: int = 0) -> None:
+        self._shards, self._depth = shards, depth
+        self._pushed: deque[int] = deque()  # how far steps went whose pushes may have no answer
 
     def began(self) -> None:
         """A piece."""
-        self._pushed = 0
+        self._pushed.clear()
 
     def pushed(self, share: Share) -> None:
-        """The gradient of a share was sent; those before it have been answered."""
-        if self._pushed:
-            self._shards.seen(self._pushed)
-        self._pushed = share.seen
+        """The gradient of a share was sent; those `depth` before it have been answered."""
+        if len(self._pushed) > self._depth:
+            self._shards.seen(self._pushed.popleft())
+        self._pushed.append(share.seen)
 
     def all_answered(self) -> None:
-        """The last one, too."""
+        """The last ones, too."""
         if self._pushed:
-            self._shards.seen(self._pushed)
+            self._shards.seen(self._pushed[-1])
+            self._pushed.clear()
 
 
 def shards_of(worker: Worker, conf: TrainConfig, data: Dataset, *, sync: bool) -> Shards:
@@ -86,15 +96,16 @@ def shares(
             epoch = piece.epoch
             reader = data.reader((conf.seed, epoch) if conf.shuffle else None)
         batches = data.batches(conf.batch_size, within=(piece.start, piece.stop), reader=reader)
-        yield _shares_of(piece, batches, shards.data, part)
+        yield _shares_of(piece, batches, shards.data, part, data.source.path)
 
 
 def _shares_of(
-    piece: Piece, batches: Iterator[Batch], data: DataSet, part: tuple[int, int]
+    piece: Piece, batches: Iterator[Batch], data: DataSet, part: tuple[int, int], file: str
 ) -> Iterator[Share]:
     start = piece.start
     for batch in batches:
         low, high = part_bounds(batch.size, *part)
         number, start = start // data.unit + 1, start + batch.size
         seen, position = start - piece.start, (piece.epoch - 1) * data.records + start
-        yield Share(piece.epoch, number, batch.rows(low, high), batch.size, seen, position)
+        rows, origin = batch.rows(low, high), Origin(file, batch, low, high)
+        yield Share(piece.epoch, number, rows, batch.size, seen, position, origin)

@@ -110,7 +110,8 @@ def open_datasets(job: TrainJob) -> tuple[Dataset, Dataset | None]:
     blocks = network_class(job.conf.net.model).blocks
     is_read_again = job.conf.train.epoch > 1 or (job.mode != "cluster" and job.workers > 1)
     window_rows = SHUFFLED_ROWS if job.conf.train.shuffle else WINDOW_ROWS
-    source = open_source(job.train, blocks, window_rows=window_rows)
+    # What is no number is found where it does harm, so that samples may be left out.
+    source = open_source(job.train, blocks, window_rows=window_rows, finite=False)
     data = Dataset(source, job.conf.train.cache if is_read_again else 0)
     if data.rows == 0 or not any(data.schema.widths().values()):  # the latter: text without lines
         raise DataError(job.train, "has no rows to train on")
@@ -218,6 +219,9 @@ def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
         "seed": job.seed,
         "resumed_from": result.resumed_from,
         "train_samples": result.train_samples,
+        "skipped_samples": result.skipped_samples,
+        "clipped": {"rows": result.clipped_rows, "steps": result.clipped_steps},
+        "staleness": result.staleness,
         "train_logloss": result.train_logloss,
         "seconds": result.seconds,
         "samples_per_second": result.samples_per_second,

@@ -27,14 +27,26 @@ BLOCK_BYTES = 16 << 20
 
 
 class TextSource:
-    """A text file of final features, read in windows of about `block_bytes`."""
+    """A text file of final features, read in windows of about `block_bytes`.
+
+    Args:
+        finite: whether dense values must be.
+    """
 
     chunks = 1
     rows: int | None = None
     chunk_rows: list[int] | None = None
 
-    def __init__(self, path: str | Path, blocks: Blocks, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        blocks: Blocks,
+        block_bytes: int = BLOCK_BYTES,
+        *,
+        finite: bool = True,
+    ) -> None:
         self.path, self._blocks, self._block_bytes = str(path), blocks, block_bytes
+        self._finite = finite
         first = next(self._lines(), None)
         self._widths = {} if first is None else _widths(self._split(first[1], first[0]))
         self.schema: Schema = schema_of(
@@ -88,13 +100,14 @@ class TextSource:
         labels = self._numbers(text["label"], pa.float32(), "label", line).to_numpy()
         check_labels(labels, self.path, line)
         blocks = {}
+        how: dict[str, Any] = {"line": line, "finite": self._finite}
         for name, groups in self._blocks.items():
             dense, sparse = [], []
             for group in (g for g in GROUPS if g in groups):
                 dense += self._dense(f"dense_{group}", text, line)
                 sparse += self._sparse(f"sparse_{group}", text, line)
-            blocks[name] = block_of(self.path, len(labels), dense, sparse)
-        return Rows(labels, blocks)
+            blocks[name] = block_of(self.path, len(labels), dense, sparse, **how)
+        return Rows(labels, blocks, line)
 
     def _cells(self, kind: str, text: dict[str, Any], line: int) -> Any:
         """The cells of one column, row by row, as many in each row as the first rows had."""

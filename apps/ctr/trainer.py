@@ -15,8 +15,9 @@ begin the model anew, its rows are trained on by others, and what it should have
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -52,6 +53,9 @@ class TrainResult:
         test: quality on the test data; None without any.
         snapshot: the trained parameters.
         resumed_from: the checkpoint that the run went on from, or None.
+        skipped_samples: rows that were left out of their steps, each epoch counted.
+        clipped_rows, clipped_steps: gradients that workers clipped.
+        staleness: of the pushes to the embeddings, see `Worker.staleness`.
     """
 
     train_samples: int
@@ -62,6 +66,10 @@ class TrainResult:
     test: Quality | None
     snapshot: Snapshot
     resumed_from: str | None = None
+    skipped_samples: int = 0
+    clipped_rows: int = 0
+    clipped_steps: int = 0
+    staleness: dict[str, int] = field(default_factory=dict)
 
     @property
     def samples_per_second(self) -> float:
@@ -88,45 +96,49 @@ def train_steps(
     sync: bool,
     shards: Shards | None = None,
     trail: Trail | None = None,
-    meets_next: Meets = lambda: False,
+    meets_after: Meets = lambda steps: False,
 ) -> Iterator[Step]:
     """Train on all epochs, one step at each `next`.
 
     Args:
         shards: the leases of the data; None: they are asked for.
         trail: is told of each step; None: one of these shards'.
-        meets_next: whether workers meet after the next step, so that nothing is asked for ahead.
+        meets_after: whether workers meet after so many more steps: nothing is asked for across it.
     """
     conf, worker = learner.conf.train, learner.worker
     shards = shards or shards_of(worker, conf, data, sync=sync)
-    trail = trail or Trail(shards)
+    depth = conf.pipeline_depth
+    trail = trail or Trail(shards, depth)
+    ahead = depth or int(conf.prefetch and not sync)
     learner.clock.skip()
     for piece in shares(worker, conf, data, shards, sync=sync):
         trail.began()
-        for share, upcoming in _with_next(piece, look_ahead=conf.prefetch and not sync):
+        for share, upcoming in _with_next(piece, ahead):
             learner.clock.lap("data")
-            next_rows = None if upcoming is None or meets_next() else upcoming.rows
-            loss, scores = learner.train(share.rows, share.batch_rows, next_rows)
+            free = next((n for n in range(1, ahead + 1) if meets_after(n)), ahead + 1) - 1
+            rows = [later.rows for later in upcoming[:free]]
+            trained = learner.train(share.rows, share.batch_rows, rows, share.origin)
             trail.pushed(share)
-            labels = share.rows.labels
-            yield Step(share.epoch, share.number, labels, scores, loss, share.position)
+            labels = share.rows.labels[trained.kept]
+            skipped = len(share.rows) - len(labels)
+            done = share.epoch, share.number, labels, trained.scores, trained.loss
+            yield Step(*done, share.position, skipped)
             learner.clock.skip()
         learner.finish()  # before the next piece is asked for, which says that this one is done
     learner.finish()
 
 
-def _with_next(
-    batches: Iterator[Share], *, look_ahead: bool
-) -> Iterator[tuple[Share, Share | None]]:
-    """Each batch with the one after it; with None where that is not looked for, or is none."""
-    if not look_ahead:
-        yield from ((batch, None) for batch in batches)
-        return
-    current = next(batches, None)
-    while current is not None:
-        upcoming = next(batches, None)
-        yield current, upcoming
-        current = upcoming
+def _with_next(batches: Iterator[Share], ahead: int) -> Iterator[tuple[Share, list[Share]]]:
+    """Each batch with up to `ahead` after it."""
+    coming: deque[Share] = deque()
+    for batch in batches:
+        coming.append(batch)
+        if len(coming) > ahead:
+            current = coming.popleft()
+            yield current, list(coming)
+    while coming:
+        current = coming.popleft()
+        yield current, list(coming)
 
 
 def score_part(learner: Learner, data: Dataset, part: int, parts: int) -> Iterator[Step]:
@@ -167,12 +179,12 @@ def train_worker(
         learner.assign_initial()
     _go_on(listener, standing)
     shards = shards_of(worker, conf.train, data, sync=sync)
-    shards.meanwhile, trail = keeper.idle, Trail(shards)
+    shards.meanwhile, trail = keeper.idle, Trail(shards, conf.train.pipeline_depth)
     worker.barrier("model is ready")
     portion = standing.portion
     started = time.perf_counter() - portion.seconds
     steps = train_steps(
-        learner, data, sync=sync, shards=shards, trail=trail, meets_next=keeper.meets_next
+        learner, data, sync=sync, shards=shards, trail=trail, meets_after=keeper.meets_after
     )
     for step in steps:
         portion.add(step)
@@ -182,7 +194,7 @@ def train_worker(
         keeper.at_step(trail)
     keeper.close()
     worker.finish()  # or who has taken more steps, or is in an open round, would be waited for
-    portion.step_seconds = dict(learner.clock.seconds)
+    _note_end(portion, learner)
     worker.barrier("model is trained")
     if test is not None:
         _test(learner, test, portion)
@@ -222,9 +234,11 @@ def train_together(
     portions = [standing.portion for standing in standings]
     started = time.perf_counter() - max(portion.seconds for portion in portions)
     sharing = [shards_of(worker, conf.train, data, sync=sync) for worker in workers]
-    trails = [Trail(shards) for shards in sharing]
+    trails = [Trail(shards, conf.train.pipeline_depth) for shards in sharing]
     runs = [
-        train_steps(learner, data, sync=sync, shards=shards, trail=trail)
+        train_steps(
+            learner, data, sync=sync, shards=shards, trail=trail, meets_after=keeper.meets_after
+        )
         for learner, shards, trail in zip(learners, sharing, trails, strict=True)
     ]
     running = list(range(len(runs)))
@@ -243,12 +257,19 @@ def train_together(
             keeper.at_step(trails)
     for learner, portion in zip(learners, portions, strict=True):
         portion.seconds = time.perf_counter() - started
-        portion.step_seconds = dict(learner.clock.seconds)
+        _note_end(portion, learner)
     if test is not None:
         for learner, portion in zip(learners, portions, strict=True):
             _test(learner, test, portion)
     samples = sharing[0].data.records * sharing[0].data.epochs
     return _result(portions, standings[0], learners[0], samples, test is not None)
+
+
+def _note_end(portion: Portion, learner: Learner) -> None:
+    """The worker has taken its last step."""
+    portion.step_seconds = dict(learner.clock.seconds)
+    portion.clipped_rows += learner.clipping.counts["rows"]
+    portion.clipped_steps += learner.clipping.counts["steps"]
 
 
 def _go_on(listener: Listener | None, standing: Standing) -> None:
@@ -287,8 +308,12 @@ def _result(
     rows = sum(portion.epoch_rows for portion in latest)
     labels = np.concatenate([portion.labels for portion in portions])
     scores = np.concatenate([portion.scores for portion in portions])
+    skipped, *clipped = (
+        sum(getattr(portion, count) for portion in portions)
+        for count in ("skipped", "clipped_rows", "clipped_steps")
+    )
     return TrainResult(
-        train_samples=samples,
+        train_samples=samples - skipped,
         train_clicks=sum(portion.clicks for portion in portions),
         train_logloss=sum(portion.epoch_loss for portion in latest) / rows if rows else None,
         seconds=max(portion.seconds for portion in portions),
@@ -296,4 +321,8 @@ def _result(
         test=quality(labels, scores) if is_tested else None,
         snapshot=take_snapshot(learner),
         resumed_from=standing.resumed_from,
+        skipped_samples=skipped,
+        clipped_rows=clipped[0],
+        clipped_steps=clipped[1],
+        staleness=learner.worker.staleness(learner.embedding),
     )

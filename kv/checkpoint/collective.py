@@ -48,6 +48,7 @@ State = Callable[[], Mapping[str, Any]]
 """A worker's own state as it is now: readers' positions, random states, counts."""
 
 HERE, TAKEN = "checkpoint: all are here", "checkpoint: it is taken"
+_UNLED = "the worker that led has died meanwhile"
 NOTES = 4  # a worker leaves its state so many times between two fuzzy checkpoints
 
 
@@ -213,6 +214,8 @@ class Checkpoints:
         if failure is not None:
             raise failure
         news = hear(self._shards)
+        if "name" not in news:
+            news = {"failure": _UNLED}
         if "failure" in news:
             raise CheckpointError(self.config.dir, news["failure"])
         name = self._resumed = news["name"]
@@ -358,6 +361,9 @@ class Checkpoints:
             self._lead(meeting, must_save)
         self.worker.barrier(TAKEN)
         news = hear(self._shards)
+        if news.get("held") != self._held + 1:  # of a meeting before: it may be held again
+            last = self._shelf.last_good()
+            return {"failure": _UNLED, "tried": "a checkpoint", "last_good": last}
         self._note_news(news)
         return news
 

@@ -31,11 +31,15 @@ from kv.checkpoint.rowfile import new_digest
 from kv.checkpoint.shards import Answer, Shards
 from kv.checkpoint.shelf import Shelf
 from kv.checkpoint.state import unpack_state
+from kv.errors import KVError
 from kv.leases.reading import Ranges
-from postoffice.errors import ClusterStoppedError
+from postoffice.errors import ClusterStoppedError, DeadNodeError
 from van.errors import PsliteError
 
 log = logging.getLogger(__name__)
+
+_KEEPERS = 2  # servers that keep what workers leave for each other
+_TRIES = 2  # more, when one of them has died
 
 
 @dataclass(frozen=True)
@@ -296,7 +300,7 @@ class Leader:
 
     def tell(self, news: Mapping[str, Any]) -> None:
         """Leave word for the other workers."""
-        self._shards.wait(self._shards.start(Command.TELL, [news]))
+        _ask_keepers(self._shards, Command.TELL, news)
 
 
 @dataclass(frozen=True)
@@ -316,18 +320,35 @@ class Note:
 def leave_note(shards: Shards, rank: int, note: Note) -> None:
     """Leave a note of the worker of that rank, in place of its last one."""
     body = {"rank": rank, "about": note.about, "state": note.state}
-    shards.wait(shards.start(Command.NOTE, [body]))
+    _ask_keepers(shards, Command.NOTE, body)
 
 
 def notes_left(shards: Shards) -> dict[int, Note]:
     """The last note of each worker, by rank."""
-    found = shards.wait(shards.start(Command.NOTES, [{}]))[0]["notes"]
-    return {int(rank): Note(dict(about), bytes(state)) for rank, about, state in found}
+    found: dict[int, Note] = {}
+    for answer in reversed(_ask_keepers(shards, Command.NOTES, {})):
+        for rank, about, state in answer["notes"]:
+            found[int(rank)] = Note(dict(about), bytes(state))
+    return found
 
 
 def hear(shards: Shards) -> Answer:
-    """What the leader told last."""
-    return shards.wait(shards.start(Command.HEAR, [{}]))[0]
+    """What the leader told last; nothing if it has told nothing yet."""
+    return next((news for news in _ask_keepers(shards, Command.HEAR, {}) if news), {})
+
+
+def _ask_keepers(shards: Shards, command: Command, body: Mapping[str, Any]) -> list[Answer]:
+    """Ask the servers that keep notes and news, the first ones that live.
+
+    There are two where there can be, so that one may die: who comes in its place, or was not among
+    them before, knows nothing, and the answer of the other counts. The first knows what is newest.
+    """
+    for _ in range(_TRIES):
+        try:
+            return shards.wait(shards.start(command, [body] * min(_KEEPERS, shards.count)))
+        except (DeadNodeError, KVError) as error:
+            log.info("asked again: %s", error)
+    return shards.wait(shards.start(command, [body] * min(_KEEPERS, shards.count)))
 
 
 def steps_for(manifest: Manifest, num_workers: int) -> list[int]:

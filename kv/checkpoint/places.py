@@ -102,7 +102,7 @@ class LocalPlace(Place):
 
     def claim(self, name: str) -> bool:
         with self.reaching(name, "made"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.folder)
             try:
                 (self.folder / name).mkdir()
             except FileExistsError:
@@ -292,11 +292,19 @@ def require_place(url: str) -> None:
             raise CheckpointError(url, "each process has a memory of its own; use a folder")
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise CheckpointError(url, f"nothing can be kept there: {error.strerror}") from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those it lies in, and see that they are on the disk."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in new:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

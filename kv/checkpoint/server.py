@@ -21,7 +21,7 @@ from kv.server import error_answer
 from postoffice.customer import Customer
 from postoffice.postoffice import Postoffice
 from van.errors import PsliteError
-from van.message import Message, answer_to
+from van.message import Kind, Message, answer_to
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ class CheckpointServer:
             answer = self._answers[place]
             if answer is not None:
                 self._send(message, answer)
+            else:  # it is worked on, which may take longer than who asks would wait
+                self._reply(Message(answer_to(meta, Kind.HELD)))
             return
         self._answers[place] = None
         while len(self._answers) > _REMEMBERED:
@@ -114,9 +116,12 @@ class CheckpointServer:
 
     def _send(self, message: Message, answer: dict[str, Any]) -> None:
         try:
-            try:
-                self.office.send(Message(answer_to(message.meta, body=answer)))
-            except ValueError as error:
-                self.office.send(error_answer(message.meta, error, self.office.node_id))
+            self._reply(Message(answer_to(message.meta, body=answer)))
+        except ValueError as error:
+            self._reply(error_answer(message.meta, error, self.office.node_id))
+
+    def _reply(self, answer: Message) -> None:
+        try:
+            self.office.send(answer)
         except PsliteError as error:  # nobody can be told
-            log.warning("%s cannot answer %r: %s", self.office.name, message, error)
+            log.warning("%s cannot send %r: %s", self.office.name, answer, error)

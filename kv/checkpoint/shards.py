@@ -24,7 +24,11 @@ class Shards(Protocol):
         """How many there are."""
 
     def start(self, command: int, bodies: Sequence[Mapping[str, Any]]) -> int:
-        """Ask each server, with a body of its own, or the first few; the request's number."""
+        """Ask each server, with a body of its own, or the first few; the request's number.
+
+        Raises:
+            KVError: there are fewer servers than bodies.
+        """
 
     def is_done(self, request: int) -> bool:
         """Whether all have answered."""
@@ -42,10 +46,15 @@ class RemoteShards:
 
     @property
     def count(self) -> int:
-        return len(self._office.members(Role.SERVER))
+        return len(self._servers())
+
+    def _servers(self) -> list[int]:
+        return self._office.view.alive(Role.SERVER)  # not those that have left a smaller cluster
 
     def start(self, command: int, bodies: Sequence[Mapping[str, Any]]) -> int:
-        servers = self._office.members(Role.SERVER)[: len(bodies)]
+        servers = self._servers()[: len(bodies)]
+        if len(servers) < len(bodies):
+            raise KVError(f"there are {len(servers)} servers only now")
         request = self._customer.new_request(servers, _bodies, is_quiet=True)
         with self._customer.sending(request):
             for server, body in zip(servers, bodies, strict=True):
@@ -59,7 +68,7 @@ class RemoteShards:
                     cmd=command,
                     body=dict(body),
                 )
-                self._office.send(Message(meta))
+                self._customer.send(Message(meta))
         return request
 
     def is_done(self, request: int) -> bool:

@@ -168,7 +168,8 @@ class Shelf:
                 needed |= {part.name for part in self.chain(name)}
             except CheckpointError:
                 needed.add(name)
-        gone = [name for name in names if name not in needed]
+        # The last first: what is left at any moment is whole, as are those that go on from it.
+        gone = [name for name in reversed(names) if name not in needed]
         last = number_of(names[-1]) or 0 if names else 0
         gone += [name for name in self.unfinished() if (number_of(name) or 0) < last]
         for name in gone:

@@ -70,12 +70,21 @@ class TogetherCheckpoints:
             worker_of(worker).resume_at(completed)
         return Resumed(chain[-1].name, None, self._leader.states(chain[-1]), notes, chain[-1])
 
+    def meets_after(self, steps: int) -> bool:
+        """Whether there may be a checkpoint after `steps` more: nothing is asked for across it."""
+        most = max(worker_of(worker).steps for worker in self._workers)
+        if self._plan is None:
+            self._plan = self._plan_from(most)
+        return most + steps >= self._plan.meeting
+
+    def _plan_from(self, step: int) -> Plan:
+        return Plan(self._config.every_steps, self._config.every, step, self._now())
+
     def at_step(self, states: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """After a step of every worker: do what is due; a failure is said and counted."""
         steps = [worker_of(worker).steps for worker in self._workers]
         if self._plan is None:
-            config = self._config
-            self._plan = Plan(config.every_steps, config.every, max(steps) - 1, self._now())
+            self._plan = self._plan_from(max(steps) - 1)
         if max(steps) < self._plan.meeting or not self._plan.decide(max(steps), self._now()):
             return
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kv.engine_table import Table
+from kv.errors import ScanError
 from kv.placement_desk import Order
 from kv.replication.outgoing import Outgoing, Peer
 from kv.replication.records import Slots
@@ -46,7 +47,11 @@ def send_some(task: Task, out: Outgoing) -> bool:
             continue
         lock, store = table.store.stores[task.store]
         with lock:  # or a change that comes after the rows were read could be sent before them
-            batch, task.place = store.export_scan(task.place, _PLACES, task.slots)
+            try:
+                batch, task.place = store.export_scan(task.place, _PLACES, task.slots)
+            except ScanError:  # it has waited long: what was sent may be sent again
+                task.place = 0
+                continue
             if task.place >= store.top:
                 task.store, task.place = task.store + 1, 0
             if len(batch):

@@ -21,6 +21,7 @@ from kv.executor import Turns
 from kv.kernels.jit import frozen
 from kv.placement import NUM_SLOTS
 from kv.replication.copies import Copies
+from kv.replication.leaving import Leaving
 from kv.replication.records import Kind, Record, Slots, unpack_push, unpack_slots
 from kv.spec import TableSpec
 from kv.store.rows import RowBatch
@@ -41,6 +42,7 @@ class Incoming:
 
     Attributes:
         copies: what is kept besides rows.
+        leaving: copies that are of no use any more.
         source: int64 (1024,): which node fills or keeps each slot here, 0 for none.
         present: bool (1024,): where rows of others may lie.
         clocks: of tables, as their owners said last.
@@ -55,6 +57,7 @@ class Incoming:
     ) -> None:
         self.engine, self._define, self._find, self._on_advance = engine, define, find, on_advance
         self.copies = Copies()
+        self.leaving = Leaving(engine, self._note_gone)
         self.source = np.zeros(NUM_SLOTS, np.int64)
         self.present = np.zeros(NUM_SLOTS, np.bool_)
         self.clocks: dict[Table, int] = {}
@@ -76,6 +79,8 @@ class Incoming:
         """
         if record.kind is Kind.FILL:
             yield from self._fill(sender, unpack_slots(record.body["slots"]))
+        elif record.kind is Kind.LEFT:
+            self.leave(unpack_slots(record.body["slots"]) & (self.source == sender))
         elif record.kind is not Kind.END:  # that one is only acknowledged
             yield from self._work[record.kind](record.body, list(record.arrays))
 
@@ -85,7 +90,7 @@ class Incoming:
         self.present |= slots
 
     def dropping(self, slots: Slots) -> Turns[None]:
-        """Forget the copies of these slots."""
+        """Forget the copies of these slots, before this is over."""
         self.copies.forget(slots)
         slots = slots & self.present
         if slots.any():
@@ -94,9 +99,18 @@ class Incoming:
                     start = 0
                     while start < store.top:
                         with lock:
-                            batch, start = store.export_scan(start, _SOME, slots)
-                            store.remove(frozen(batch.keys))
+                            start = store.remove_slots(slots, start, _SOME)
                         yield
+        self.leaving.keep(slots)
+        self._note_gone(slots)
+
+    def leave(self, slots: Slots) -> None:
+        """The copies of these slots are of no use any more; their rows go one after the other."""
+        self.copies.forget(slots)
+        self.leaving.add(slots & self.present)
+        self.source[slots] = 0
+
+    def _note_gone(self, slots: Slots) -> None:
         self.present &= ~slots
         self.source[slots] = 0
 

@@ -142,10 +142,12 @@ class Outgoing:
                 number = self.append(peer, record)
             return number
 
-    def route(self, peer: Peer, slots: Slots, counted: Slots) -> None:
-        """`peer` has copies of these slots and no others."""
+    def route(self, peer: Peer, slots: Slots, counted: Slots, left: Slots | None = None) -> None:
+        """`peer` has copies of these slots and no others; those of `left` it may forget."""
         with self._lock:
             peer.slots, peer.counted = slots, counted
+            if left is not None and left.any():
+                self.append(peer, Record(Kind.LEFT, {"slots": pack_slots(left)}))
         self._release()
 
     # -- the logs -----------------------------------------------------------------------------

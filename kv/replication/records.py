@@ -11,6 +11,7 @@
     CLOSED     table, clock, slots                         -                  rounds below are over
     WINDOWS    slots, blob                                 -
     END        order                                       -                  of a FILL or GIVE
+    LEFT       slots                                       -                  of no use any more
 
 `slots` are the bits of a mask; `push` is nil or the names of the request by which it is recognised:
 sender, incarnation, app, customer, timestamp, oldest, piece.
@@ -47,6 +48,7 @@ class Kind(IntEnum):
     CLOSED = 7
     WINDOWS = 8
     END = 9
+    LEFT = 10
 
 
 @dataclass(slots=True, eq=False)

@@ -74,7 +74,7 @@ class Replicator:
         self._reminding = 0.0  # when the scheduler is told again of fills that are done
         self._later: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._thread = 0
-        self._is_ticking = False
+        self._is_ticking = self._is_sweeping = False
         tables.follows_map = False  # a map is taken up when nothing is under way
         Customer(REPLICATION_APP, 0, self.office, self._receive)
         Customer(PLACEMENT_APP, 0, self.office, self._take_order)
@@ -358,9 +358,9 @@ class Replicator:
         self._in_van(lambda: self._switch(slots))
         kept = (slots.backup == self.office.rank) | self.mine | self._promised(are_given=True)
         filled = self.incoming.source == _nodes_of(slots.owner)
-        stale = self.incoming.present & ~kept & ~filled
-        if stale.any():
-            yield from self.incoming.dropping(stale)
+        self.incoming.leave(self.incoming.present & ~kept & ~filled)
+        return
+        yield
 
     def _switch(self, slots: SlotMap) -> None:
         """Serve what `slots` gives this server from now on. The van's thread; nothing is begun."""
@@ -396,11 +396,14 @@ class Replicator:
                 self.out.drop(peer)  # with the next order another log begins
                 continue
             counted = (peer.counted & filling & mine) | backed
-            self.out.route(peer, (filling & mine) | backed, counted)
+            sent = (filling & mine) | backed
+            self.out.route(peer, sent, counted, left=peer.slots & mine & ~sent)
 
     def _promote(self, slots: SlotMap, mine: Slots, gained: Slots) -> None:
         """Own `mine`; of what is `gained` the copies become this server's own."""
-        copies = self.incoming.copies
+        copies, useless = self.incoming.copies, gained & self.incoming.leaving.slots
+        if useless.any():  # nobody has copies of these
+            run_through(self.incoming.dropping(useless))
         blob = copies.windows.export(gained)
         self.desk.learn(slots)
         if gained.any():
@@ -470,10 +473,19 @@ class Replicator:
         self._note_thread()
         self.out.tick()
         self._remind()
+        if self.incoming.leaving and not self._is_sweeping:
+            self._is_sweeping = True
+            self.executor.submit(self._sweeping(), [COPIES])
         while self._later:
             call, is_done = self._later.popleft()
             call()
             is_done.set()
+
+    def _sweeping(self) -> Turns[None]:
+        try:
+            yield from self.incoming.leaving.working()
+        finally:
+            self._is_sweeping = False
 
     def _in_van(self, call: Callable[[], None]) -> None:
         """Have the van's thread make `call`, and wait for it."""

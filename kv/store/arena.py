@@ -54,13 +54,18 @@ def reserve(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.frombuffer(memory, kind, count).reshape(shape)
 
 
+def page_after(place: int) -> int:
+    """The first huge page's beginning at `place`, in bytes, or after it."""
+    return -(-place // HUGE_PAGE) * HUGE_PAGE
+
+
 def release(array: NDArray[Any], start: int, stop: int) -> int:
     """Give back the memory of the bytes from `start` to `stop` of an array that `reserve` made.
 
     They read zero afterwards. Only whole huge pages' worth goes (counted from the array's start),
     so that pages are not broken up; returns where the next call should start.
     """
-    first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, stop // HUGE_PAGE * HUGE_PAGE
+    first, last = page_after(start), min(stop, array.nbytes) // HUGE_PAGE * HUGE_PAGE
     if last <= first:
         return start
     owner: Any = array

@@ -231,6 +231,13 @@ class Blocks:
         return removed
         yield
 
+    def pack(self, number: int, most: int, quiet: float) -> bool | None:
+        """See `SparseStore.pack`, of the only part, number 0."""
+        with self.lock:
+            has_more = self.store.pack(most, quiet)
+            self.rows = self.store.locate(self.keys)
+        return has_more
+
     def stats(self) -> list[StoreStats]:
         """Of its only part."""
         with self.lock:

@@ -9,16 +9,22 @@ Rows = NDArray[np.int64]
 
 
 class Numbers:
-    """Which numbers below `top` are free."""
+    """Which numbers below `top` are free.
+
+    While rows are packed free numbers from `bottom` on are not given out: their places are to be
+    filled from the end, so that `top` can come down.
+    """
 
     def __init__(self) -> None:
         self.top = 0  # numbers ever given out
-        self.num_free = 0
+        self.num_free = 0  # that may be given out again
+        self.bottom: int | None = None  # while rows are packed: no place below it is left to fill
+        self._withheld = 0  # free numbers that are not given out
         self._free: list[Rows] = []
 
     @property
     def in_use(self) -> int:
-        return self.top - self.num_free
+        return self.top - self.num_free - self._withheld
 
     def take(self, count: int) -> Rows:
         """`count` numbers that nobody uses, rising where they are new."""
@@ -38,9 +44,34 @@ class Numbers:
 
     def give_back(self, numbers: Rows) -> None:
         """These are free again."""
+        if self.bottom is not None:
+            self._withheld += int(np.count_nonzero(numbers >= self.bottom))
+            numbers = numbers[numbers < self.bottom]
         if numbers.size:
             self._free.append(numbers)
             self.num_free += numbers.size
+
+    def begin_packing(self) -> None:
+        """From now on no free number is given out, but new ones, until `pack` is through."""
+        self.bottom, self._withheld = 0, self.num_free
+        self._free, self.num_free = [], 0
+
+    def pack(self, bottom: int, top: int) -> bool:
+        """No place below `bottom` is left to fill, none from `top` on is in use; whether that is
+        all."""
+        self._withheld -= self.top - top
+        self.top = top
+        return self.fill(0, bottom)
+
+    def fill(self, count: int, bottom: int) -> bool:
+        """So many free numbers below `bottom` are taken, and none is left; whether that is all."""
+        assert -1 < (self.bottom or 0) <= bottom <= self.top, "packing goes upwards"
+        self._withheld -= count
+        self.bottom = bottom
+        if bottom == self.top:
+            assert self._withheld == 0, "free numbers are lost"
+            self.bottom = None
+        return self.bottom is None
 
     def cut(self, top: int) -> None:
         """Forget the numbers from `top` on, which must all be free."""
@@ -68,6 +99,7 @@ class Numbers:
     def validate(self) -> None:
         """Assert that no number is free twice or out of range."""
         free = self.free()
+        assert self.bottom is not None or not self._withheld, "numbers are withheld for nothing"
         assert free.size == self.num_free, "the free list is miscounted"
         assert np.unique(free).size == free.size, "a number is free twice"
         assert free.size == 0 or 0 <= free.min() <= free.max() < self.top, "none such was given out"

@@ -442,6 +442,12 @@ class Parts:
         """Forget rows, as `delete`."""
         return self.delete(keys)
 
+    def pack(self, number: int, most: int, quiet: float) -> bool | None:
+        """See `SparseStore.pack`, of one part."""
+        part = self.parts[number]
+        with part.lock:
+            return part.store.pack(most, quiet)
+
     def stats(self) -> list[StoreStats]:
         """Of each part."""
         found = []

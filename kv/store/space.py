@@ -25,6 +25,7 @@ from kv.store.removals import Removals
 
 log = logging.getLogger(__name__)
 
+WINDOW = 1024  # places that are looked at for a free one, at least
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
@@ -49,6 +50,7 @@ class RowSpace:
         self.generation = 0  # changes when a known key's row number may have changed
         self.removals: Removals | None = None  # kept when somebody wants to know
         self.on_removed: Callable[[Keys], None] | None = None
+        self._ends: list[int] = []  # up to which byte rows and records may lie in memory
         self._reserve(nbytes, expected, keys)
 
     @property
@@ -63,7 +65,8 @@ class RowSpace:
 
     def add(self, keys: Keys, version: int, now: int) -> Rows:
         """Rows for keys that have none, no key twice; new ones are numbered in their order."""
-        rows = self.numbers.take(keys.size)
+        is_packing = self.numbers.bottom is not None
+        rows = self._fill(keys.size) if is_packing else self.numbers.take(keys.size)
         self.index.add(keys, rows)
         begin(self.index.records, rows, version, now)
         return rows
@@ -147,6 +150,70 @@ class RowSpace:
     def end(self) -> int:
         """Where a scan ends."""
         return self.numbers.top if self.cold is None else ORDERS
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether there are free places before the last row."""
+        return self.in_use < self.numbers.top
+
+    def pack(self, most: int) -> bool:
+        """Move rows from the end into free places; whether there is more to do.
+
+        Looks at `most` places at either end, and gives back the memory that is free behind the last
+        row. Not for a space with a cold tier. Row numbers change, and so do places of scans.
+        """
+        numbers, versions = self.numbers, self.index.records[:, VERSION]
+        if numbers.bottom is None:
+            if not numbers.num_free:
+                return False
+            sizes = self.row_nbytes, RECORD_BYTES
+            self._ends = [arena.page_after(numbers.top * nbytes) for nbytes in sizes]
+            numbers.begin_packing()
+        bottom, top = numbers.bottom or 0, numbers.top
+        first, stop = max(bottom, top - most), min(bottom + most, top)
+        used = (first + np.flatnonzero(versions[first:top]))[::-1]
+        holes = bottom + np.flatnonzero(versions[bottom:stop] == 0)
+        pairs = min(used.size, holes.size)
+        count = int(np.count_nonzero(holes[:pairs] < used[:pairs]))
+        self._move(used[:count], holes[:count])
+        left = np.flatnonzero(versions[first:top])
+        top = first + int(left[-1]) + 1 if left.size else first
+        bottom = min(top, stop if count == holes.size else int(holes[count]))
+        self._give_back(top)
+        return not numbers.pack(bottom, top)
+
+    def _fill(self, count: int) -> Rows:
+        """As `Numbers.take`, while rows are packed: the first free places."""
+        numbers, versions = self.numbers, self.index.records[:, VERSION]
+        found = [numbers.take(min(count, numbers.num_free))]
+        need = count - found[0].size
+        while need and numbers.bottom is not None:
+            bottom, top = numbers.bottom, numbers.top
+            stop = min(bottom + max(2 * need, WINDOW), top)
+            holes = bottom + np.flatnonzero(versions[bottom:stop] == 0)[:need]
+            found.append(holes)
+            need -= holes.size
+            numbers.fill(holes.size, stop if need else int(holes[-1]) + 1)
+        return np.concatenate([*found, numbers.take(need)])
+
+    def _move(self, old: Rows, new: Rows) -> None:
+        """Rows get other numbers, of places that are free."""
+        if not old.size:
+            return
+        records = self.index.records
+        keys = frozen(records[old, 0])
+        self.data[new], records[new] = self.data[old], records[old]
+        self.index.redirect(keys, old, new)
+        records[old, VERSION] = 0
+        self.generation += 1
+
+    def _give_back(self, top: int) -> None:
+        """Give back the memory of rows and records from `top` on, as far as it was used."""
+        arrays = (self.data, self.row_nbytes), (self.index.records, RECORD_BYTES)
+        for place, (array, nbytes) in enumerate(arrays):
+            start, end = top * nbytes, max(self._ends[place], self.numbers.top * nbytes)
+            is_given = arena.release(array, start, end) > start
+            self._ends[place] = arena.page_after(start) if is_given else end
 
     def cut(self, top: int) -> None:
         """Give back the memory of the rows from `top` on, all of them free."""

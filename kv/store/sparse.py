@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.errors import MissingKeyError, ValueShapeError
+from kv.errors import MissingKeyError, ScanError, ValueShapeError
 from kv.initializers import table_seed
 from kv.kernels import records
 from kv.kernels.jit import frozen
@@ -25,12 +25,14 @@ from kv.store.delay import Delay, part_of
 from kv.store.formats import format_of
 from kv.store.index import Index, Note
 from kv.store.lifecycle import Admissions, Counter, Sweep, gate_of
-from kv.store.limits import Evict, limit_of
+from kv.store.limits import Evict, Refuse, limit_of
 from kv.store.removals import Removals
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats, TopKeys
 
 BATCH = 65536  # rows of one batch of `items`
+EPOCH_SHIFT = 33  # where a scan's place has the store's epoch; fingerprints take the bits below
+EPOCHS = 1 << 11
 SWEEP = 4096  # rows that one push looks at for expiry, at most
 ONE_SHOW = int(records.SHOW)
 Keys = NDArray[np.uint64]
@@ -82,6 +84,8 @@ class SparseStore:
         self._watches = self._sweep is not None or isinstance(self.limit, Evict)
         self._top = TopKeys()
         self._hits = self._misses = 0
+        self._epoch = 0  # changes when places of scans do
+        self._scanned_at = 0.0  # when a scan that is not over went on
 
     def __len__(self) -> int:
         return len(self.index)
@@ -117,7 +121,7 @@ class SparseStore:
     @property
     def top(self) -> int:
         """Where a scan ends."""
-        return self.space.end
+        return self._position(self.space.end)
 
     def pull(
         self,
@@ -312,15 +316,34 @@ class SparseStore:
 
         The scan begins at 0 and is over when the returned place is not below `top`.
         """
-        keys, data, rows, stop = self.space.scan(start, count)
+        keys, data, rows, stop = self.space.scan(self._place(start), count)
         out = np.empty((rows.size, self.dim), np.float32)
         self.format.gather(data, rows, out)
-        return keys, out, stop
+        return keys, out, self._position(stop)
+
+    def _place(self, start: int) -> int:
+        """The place in memory that a scan has come to.
+
+        Raises:
+            ScanError: rows have got other places since.
+        """
+        if start <= 0:
+            return 0
+        epoch, place = start >> EPOCH_SHIFT, start & ((1 << EPOCH_SHIFT) - 1)
+        if epoch != self._epoch:
+            raise ScanError(self.spec.name)
+        return place
+
+    def _position(self, place: int) -> int:
+        """What a scan that has come to that place is told."""
+        if place < self.space.end:
+            self._scanned_at = time.monotonic()
+        return self._epoch << EPOCH_SHIFT | place
 
     def count(self, slots: Slots) -> int:
         """How many rows there are in these slots, bool (1024,)."""
         total, start = 0, 0
-        while start < self.top:
+        while start < self.space.end:
             found, start = batches.look(self.space, start, BATCH, slots, 0, 0)
             total += found.size
         return total
@@ -353,8 +376,37 @@ class SparseStore:
             since: only rows that changed after the store had this version;
             seen_since: and, unless it is 0, those seen in this second or later.
         """
-        found, stop = batches.look(self.space, start, count, slots, since, seen_since)
-        return batches.read(self.space, found, self.format.floats), stop
+        place = self._place(start)
+        found, stop = batches.look(self.space, place, count, slots, since, seen_since)
+        return batches.read(self.space, found, self.format.floats), self._position(stop)
+
+    def remove_slots(self, slots: Slots, start: int, count: int) -> int:
+        """Forget the rows of `slots`, bool (1024,), among the next `count` places of a scan.
+
+        Returns where that goes on; it is over as a `scan` is.
+        """
+        found, stop = batches.look(self.space, self._place(start), count, slots, 0, 0)
+        if found.size:
+            keys = np.ascontiguousarray(batches.records_at(self.space, found)[:, 0])
+            self.delete(frozen(keys))
+        return self._epoch << EPOCH_SHIFT | stop
+
+    def pack(self, most: int, quiet: float) -> bool | None:
+        """Give memory back that removed rows have left, by moving `most` rows or fewer.
+
+        Returns whether there is more to do; None: somebody scans, so nothing was done. A table that
+        evicts or spills keeps what it has, which is what its limit says.
+
+        Args:
+            quiet: seconds without a scan under way; until then nothing is moved. One that takes
+                longer between two calls hears a ScanError.
+        """
+        if type(self.limit) is not Refuse or not self.space.has_holes:
+            return False
+        if time.monotonic() < self._scanned_at + quiet:
+            return None
+        self._epoch = (self._epoch + 1) % EPOCHS
+        return self.space.pack(most)
 
     def weights_of(self, batch: RowBatch) -> Values:
         """The weights of rows that were exported, float32 (n, dim), new memory."""

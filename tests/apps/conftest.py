@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 KINDS = ["dense_user", "dense_ad", "sparse_user", "sparse_ad", "sparse_user_ad"]
 
@@ -77,25 +76,15 @@ class Generated:
         return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Batches here are so small that threads of torch only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def generate() -> Callable[..., Generated]:
     return Generated
-
-
-@pytest.fixture
-def small_files() -> Callable[[int], AbstractContextManager[None]]:
-    """with small_files(nbytes): no file grows beyond them, as on a full disk.
-
-    Not for the whole test: what pytest itself prints may go to a file.
-    """
-
-    @contextmanager
-    def limit(nbytes: int) -> Iterator[None]:
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-    return limit

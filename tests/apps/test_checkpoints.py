@@ -46,6 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, generate: Callable[..., Any]
 
 def conf_of(*overrides: str) -> ModelConfig:
     small = ["train.batch_size=64", "train.epoch=2", "train.shuffle=true"]
+    small += ["sparse_dict.emb_dim=4", "net.layers=fc:8,tanh:-1,fc:1,sigmoid:-1"]
     schedule = ["optimizer.optimizer=adam", "optimizer.schedule=warmup:20"]
     return model_config({}, overrides=[*small, *schedule, *overrides])
 
@@ -104,6 +105,8 @@ Runner = Callable[[list[Path], ModelConfig, dict[str, Any], CheckpointConfig], T
         (run_here, 2, "async", ()),
         (run_on_nodes, 2, "sync", ()),
         (run_on_nodes, 1, "async", ("train.prefetch=true",)),
+        (run_here, 1, "async", ("train.pipeline_depth=2",)),
+        (run_on_nodes, 2, "sync", ("train.pipeline_depth=3",)),
     ],
 )
 @pytest.mark.parametrize("stop", [11])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 import pslite
@@ -55,7 +54,6 @@ def in_one_thread(
 def over_the_network(
     folder: Path, servers: int, workers: int, mode: Any, settings: Sequence[str] = ()
 ) -> TrainResult:
-    torch.set_num_threads(1)
     conf, data = model_config({}, overrides=[*CONF, *settings]), datasets(folder)
     with pslite.local_cluster(servers, workers, mode, seed=5) as cluster:
         results = cluster.run(lambda w: train_worker(w, conf, *data, sync=mode == "sync"))
@@ -114,7 +112,7 @@ def test_workers_in_sync_mode_equal_one_process_that_adds_their_parts(
 def run(folder: Path, mode: str, *more: str) -> Any:
     out = folder / mode
     args = ["train", "--conf", str(folder / "model.ini"), "--data", str(folder), "--mode", mode]
-    args += ["--servers", "2", "--workers", "2", "--sync", "--out", str(out)]
+    args += ["--servers", "1", "--workers", "2", "--sync", "--out", str(out)]
     settings = [part for text in [*CONF, *more] for part in ("--set", text)]
     return CliRunner().invoke(main, [*args, *settings])
 

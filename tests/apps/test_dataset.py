@@ -172,23 +172,29 @@ def test_a_window_that_is_not_kept_is_forgotten_once_its_rows_are_used(
     assert max(alive) <= 3
 
 
+class Counted:
+    """A source that notes what is read of it."""
+
+    def __init__(self, source: ParquetSource) -> None:
+        self.path, self.schema, self.rows = source.path, source.schema, source.rows
+        self.chunks, self.chunk_rows, self.count = source.chunks, source.chunk_rows, source.count
+        self.reads: list[int] = []
+        self._source = source
+
+    def read(self, chunk: int) -> Any:
+        self.reads.append(chunk)
+        return self._source.read(chunk)
+
+
 def test_a_cached_file_is_read_once(tmp_path: Path, generate: Callable[..., Any]) -> None:
     source = ParquetSource(generate(rows=50, seed=8).write_parquet(tmp_path / "f.parquet"), BLOCKS)
-    reads: list[int] = []
+    counted = Counted(source)
 
-    class Counted:
-        path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
-        chunk_rows, count = source.chunk_rows, source.count
-
-        def read(self, chunk: int) -> Any:
-            reads.append(chunk)
-            return source.read(chunk)
-
-    data = Dataset(Counted(), cache=1 << 20)
+    data = Dataset(counted, cache=1 << 20)
     for _ in range(3):
         all_rows(data)
 
-    assert reads == [0]
+    assert counted.reads == [0]
 
 
 @pytest.mark.parametrize(
@@ -325,19 +331,11 @@ def test_only_the_row_groups_of_a_range_are_read(
 ) -> None:
     path = generate(rows=100, seed=9).write_parquet(tmp_path / "f.parquet", row_group_size=10)
     source = ParquetSource(path, BLOCKS, 10)
-    reads: list[int] = []
+    counted = Counted(source)
 
-    class Counted:
-        path, schema, rows, chunks = source.path, source.schema, source.rows, source.chunks
-        chunk_rows, count = source.chunk_rows, source.count
-
-        def read(self, chunk: int) -> Any:
-            reads.append(chunk)
-            return source.read(chunk)
-
-    data = Dataset(Counted())
+    data = Dataset(counted)
     reader = data.reader()
     for start, stop in [(20, 30), (30, 45), (45, 50), (82, 84)]:
         list(data.batches(5, within=(start, stop), reader=reader))
 
-    assert reads == [2, 3, 4, 8]
+    assert counted.reads == [2, 3, 4, 8]

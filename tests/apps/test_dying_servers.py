@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from pslite.audit import audit
+from tests.jobs import ROOT, node_of, start_here
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS, EPOCHS = 5000, 6
 MODEL = f"""
 [sparse_dict]
@@ -47,14 +44,6 @@ def final(tmp_path: Path, generate: Callable[..., Any]) -> Path:
     return folder
 
 
-def server_process(job: subprocess.Popen[str], rank: str) -> psutil.Process:
-    for process in psutil.Process(job.pid).children(recursive=True):
-        env = process.environ()
-        if (env.get("DMLC_ROLE"), env.get("PSLITE_RANK")) == ("server", rank):
-            return process
-    raise AssertionError(f"no server {rank}")
-
-
 def train(folder: Path, final: Path, *settings: str, kill_at: int = 0) -> tuple[float, str]:
     """Train in a cluster, and kill server 1 after so many reports; the AUC, and what was said."""
     (folder / "model.ini").write_text(MODEL)
@@ -63,18 +52,15 @@ def train(folder: Path, final: Path, *settings: str, kill_at: int = 0) -> tuple[
     command += ["--mode", "cluster", "--servers", "2", "--workers", "2"]
     for setting in settings:
         command += ["--set", setting]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said: list[str] = []
     reports = 0
-    with subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as job:
+    with start_here(folder, command) as job:
         assert job.stdout is not None
         for line in job.stdout:
             said.append(line)
             reports += line.startswith("[worker 0] epoch")
             if kill_at and reports == kill_at:
-                server_process(job, "1").send_signal(signal.SIGKILL)
+                node_of(job.pid, "server", 1).send_signal(signal.SIGKILL)
                 kill_at = 0
         job.wait(timeout=240)
     text = "".join(said)

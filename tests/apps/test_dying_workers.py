@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from apps.ctr.command import check_failures
@@ -20,9 +18,9 @@ from kv.checkpoint.shelf import Shelf
 from kv.leases.reading import records_in
 from pslite.audit import audit
 from pslite.config import JobConfig, parse_job
+from tests.jobs import ROOT, node_of, start_here
 from van.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = """
 [sparse_dict]
 emb_dim = 4
@@ -55,29 +53,21 @@ def steps_of(job: subprocess.Popen[str], said: list[str]) -> Iterator[str]:
             yield line
 
 
-def worker_process(job: subprocess.Popen[str], rank: str) -> psutil.Process:
-    for process in psutil.Process(job.pid).children(recursive=True):
-        env = process.environ()
-        if (env.get("DMLC_ROLE"), env.get("PSLITE_RANK")) == ("worker", rank):
-            return process
-    raise AssertionError(f"no worker {rank}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "rank", "kind"),
     [
-        ("restart", "1", ""),
-        ("restart", "0", ""),
-        ("continue", "1", ""),
-        ("restart", "1", "step"),
-        ("restart", "0", "step"),
-        ("restart", "0", "fuzzy"),
-        ("continue", "1", "step"),
+        ("restart", 1, ""),
+        ("restart", 0, ""),
+        ("continue", 1, ""),
+        ("restart", 1, "step"),
+        ("restart", 0, "step"),
+        ("restart", 0, "fuzzy"),
+        ("continue", 1, "step"),
     ],
 )
 def test_a_killed_worker_costs_no_record_and_no_test_row(
-    what: str, rank: str, kind: str, final: Path, tmp_path: Path
+    what: str, rank: int, kind: str, final: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "model.ini").write_text(MODEL)
     command = [sys.executable, "-m", "apps.ctr", "train", "--conf", "model.ini", "--async"]
@@ -87,15 +77,12 @@ def test_a_killed_worker_costs_no_record_and_no_test_row(
     if kind:
         where = ("dir=checkpoints", "every_steps=20", f"kind={kind}")
         command += [part for setting in where for part in ("--set", f"checkpoint.{setting}")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said: list[str] = []
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as job:
+    with start_here(tmp_path, command) as job:
         steps = steps_of(job, said)
         for _ in range(3):
             next(steps)
-        worker_process(job, rank).send_signal(signal.SIGKILL)
+        node_of(job.pid, "worker", rank).send_signal(signal.SIGKILL)
         for _ in steps:
             pass
         job.wait(timeout=240)
@@ -111,7 +98,7 @@ def test_a_killed_worker_costs_no_record_and_no_test_row(
     assert metrics["test_auc"] > 0.6
     reports = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first = [json.loads(report)["rows"] == 500 for report in reports]
-    assert first.count(True) == (2 if rank == "0" else 1)  # one that is started again carries on
+    assert first.count(True) == (2 if rank == 0 else 1)  # one that is started again carries on
     if kind:
         shelf = Shelf(place_of(str(tmp_path / "checkpoints")))
         last = shelf.verify(shelf.names()[-1])[-1]

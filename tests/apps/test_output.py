@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from apps.ctr.cli import main
 from apps.ctr.errors import CtrError, OutputError
 from apps.ctr.output import replacing
 from apps.ctr.runlock import only_training
+from tests.disk import small_files
 
 INI = "[sparse_dict]\nemb_dim = 32\n[net]\nlayers = fc:1,sigmoid:-1\n[debug]\ninterval = 1\n"
-Limit = Callable[[int], AbstractContextManager[None]]
 
 
 def invoke(*args: object, code: int = 0) -> Result:
@@ -75,7 +74,7 @@ def test_a_pipe_is_written_to_and_stays_one(data: Path) -> None:
     [(200, "conf/job.json"), (2_000, "metrics.jsonl"), (2_500, "model")],
 )
 def test_a_full_disk_ends_the_training_with_the_name_of_the_file(
-    data: Path, small_files: Limit, nbytes: int, file: str
+    data: Path, nbytes: int, file: str
 ) -> None:
     train(data, "--set", "debug.interval=0")  # all that is loaded and compiled once is there
     interval = 0 if file == "model" else 1
@@ -88,7 +87,7 @@ def test_a_full_disk_ends_the_training_with_the_name_of_the_file(
     assert not list((data / "run").rglob(".*"))
 
 
-def test_a_full_disk_ends_predictions_likewise(data: Path, small_files: Limit) -> None:
+def test_a_full_disk_ends_predictions_likewise(data: Path) -> None:
     train(data)
     out, test = data / "p.txt", data / "final_test.parquet"
     invoke("predict", "--run", data / "run", "--data", test, "--out", out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +24,8 @@ from apps.ctr.progress import Progress, Step
 from apps.ctr.snapshot import take_snapshot
 from apps.ctr.trainer import TrainResult, score_part, train_steps, train_together, train_worker
 from kv.local import LocalCluster
+from kv.pipelining import Pipeline
 from pslite.session import local_cluster
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +160,14 @@ def _sgd_by_hand(conf: ModelConfig, data: Dataset, parts: Sequence[Rows], size: 
         def __getattr__(self, name: str) -> Any:
             return getattr(cluster.worker(0), name)
 
-        def push_many(self, writes: list[tuple[Any, ...]]) -> int:
+        def push_many(self, writes: list[tuple[Any, ...]], **how: Any) -> int:
             pushed.append([(w[0].name, *(np.array(a) for a in w[1:])) for w in writes])
             return 1
 
         def wait(self, request: int) -> None: ...
 
     learner.worker = Recorder()  # type: ignore[assignment]
+    learner.pipeline = Pipeline(learner.worker, 0)
     for part in parts:
         learner.train(part, size)
     before = take_snapshot(learner)

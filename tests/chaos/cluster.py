@@ -11,10 +11,15 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.checkpoint.collective import Checkpoints
+from kv.checkpoint.errors import CheckpointWriteError
+from kv.checkpoint.server import CheckpointServer
+from kv.leases.desk import LeaseDesk
 from kv.optimizers import SGD
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
@@ -26,7 +31,7 @@ from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from postoffice.resending import Resend
 from postoffice.shape import ClusterShape
-from tests.postoffice.test_survival import MemoryJournal
+from tests.postoffice.journals import MemoryJournal
 from van.codec import Buffer
 from van.errors import PsliteError
 from van.faults import FaultPlan, Faults
@@ -34,6 +39,7 @@ from van.loopback import LoopbackNetwork
 from van.message import Message
 
 MOMENTS = ("start", "steady", "barrier", "shutdown")
+SAVING = "checkpoint"  # a moment of jobs that have a folder
 KEYS = np.arange(40, dtype=np.uint64)
 PUSHES = 8
 
@@ -79,19 +85,23 @@ class Cluster:
         seed: of everything.
         setting: what kind.
         mode: of the table.
+        folder: if there is one, all save when they have pushed, and again when the harm is over.
 
     Attributes:
         moment: what the job has come to.
         is_harmed, is_over: the harm has been done, and undone.
         sums: the rows that each worker saw at the end.
         sent, acked: pushes of each worker, by rank.
+        saved: what became of the saves of each worker, by rank: a name, or an error.
         ends: how each program ended, by name; None: well.
     """
 
-    def __init__(self, seed: int, setting: Setting, mode: str = "async") -> None:
+    def __init__(
+        self, seed: int, setting: Setting, mode: str = "async", folder: Path | None = None
+    ) -> None:
         self.plan = FaultPlan(seed)
         self.network = GarblingNetwork(seed, self.plan)
-        self.setting, self.mode = setting, mode
+        self.setting, self.mode, self.folder = setting, mode, folder
         self.shape = ClusterShape(
             servers=2,
             workers=2,
@@ -104,6 +114,7 @@ class Cluster:
         self.is_harmed = self.is_over = False
         self.sums: dict[int, NDArray[np.float32]] = {}
         self.sent, self.acked = [0, 0], [0, 0]
+        self.saved: list[list[str]] = [[], []]
         self.ends: dict[str, BaseException | None] = {}
         self.app: PlacementApp | None = None
         self._records: list[bytes] = []
@@ -134,6 +145,7 @@ class Cluster:
             office = SchedulerOffice(
                 self.network.van(), self.shape, incarnation=self._births, journal=journal
             )
+            office.apps.append(LeaseDesk(office, None))
             self.app = PlacementApp(office, self.setting.replicas)
             try:
                 office.start()
@@ -160,6 +172,12 @@ class Cluster:
         def run() -> None:
             office = self._office(Role.SERVER, rank)
             tables = TableServer(office, self.mode, seed=4)
+            CheckpointServer(
+                office,
+                tables.engine,
+                is_threaded=False,
+                owned=lambda: tables.desk.slots.owner == office.rank,
+            )
             self._servers[rank] = Replicator(tables, timeout=0.5)
             try:
                 office.start()
@@ -202,6 +220,8 @@ class Cluster:
             self.acked[rank] += 1
             if number == PUSHES // 2:
                 self._come("steady")
+        if self.folder is not None:
+            self._save(worker, str(self.folder))
         if rank == 0:
             self._come("barrier", is_waited_for=False)
         else:
@@ -219,9 +239,25 @@ class Cluster:
             self._see("shutdown")
             worker.close()
 
+    def _save(self, worker: RemoteWorker, folder: str) -> None:
+        """Once amid the harm, which may fail, and once after it."""
+        checkpoints = Checkpoints(worker, folder, keep=0)
+        worker.barrier("saving")
+        if worker.rank == 0:
+            self.moment = SAVING
+        try:
+            self.saved[worker.rank].append(checkpoints.save(dict))
+        except CheckpointWriteError as error:
+            self.saved[worker.rank].append(str(error))
+        self.network.wait(lambda: self.is_over, None)
+        if self.setting.replicas:
+            self._wait_until_copied()
+        self.saved[worker.rank].append(checkpoints.save(dict))
+
     def _come(self, moment: str, *, is_waited_for: bool = True) -> None:
         """This moment of the job is here."""
-        if MOMENTS.index(moment) > MOMENTS.index(self.moment or "start"):
+        order = [*MOMENTS[:2], SAVING, *MOMENTS[2:]]
+        if order.index(moment) > order.index(self.moment or "start"):
             self.moment = moment
         if is_waited_for:
             self._see(moment)

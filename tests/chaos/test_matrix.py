@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kv.checkpoint.places import place_of
+from kv.checkpoint.reading import SavedTables
+from kv.checkpoint.shelf import Shelf
 from postoffice.errors import ClusterStartError, ClusterStoppedError, FencedNodeError
 from postoffice.failure import FailurePolicy
 from postoffice.node import SCHEDULER_ID, Role, node_id
-from tests.chaos.cluster import MOMENTS, PUSHES, Cluster, Setting, spell
+from tests.chaos.cluster import KEYS, MOMENTS, PUSHES, SAVING, Cluster, Setting, spell
 from van.faults import Faults
 
 Act = Callable[[Cluster], None]
@@ -118,6 +122,53 @@ def test_ones_add_up_and_everybody_ends_well(name: str, moment: str, seed: int) 
     assert set(cluster.sums) == {0, 1}
     for rows in cluster.sums.values():
         np.testing.assert_array_equal(rows, -2 * PUSHES)
+
+
+FATAL_TO_SAVES = {"server killed, copied"}  # the others only delay one
+
+
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_checkpoint_amid_a_fault_is_good_or_none_and_the_next_is_good(
+    name: str, seed: int, mode: str, tmp_path: Path
+) -> None:
+    fault = HARMLESS[name]
+    cluster = Cluster(seed, fault.setting, mode, tmp_path)
+    cluster.harm(SAVING, fault.act, fault.after, fault.undo)
+    cluster.run()
+
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+    for rows in cluster.sums.values():
+        np.testing.assert_array_equal(rows, -2 * PUSHES)
+    first, second = cluster.saved
+    assert first == second
+    shelf = Shelf(place_of(str(tmp_path)))
+    assert [text for text in first if text.startswith("ckpt-")] == shelf.names()
+    assert len(shelf.names()) == 2 or name in FATAL_TO_SAVES
+    for checkpoint in shelf.names():
+        tables = SavedTables(shelf, shelf.verify(checkpoint))
+        weights = [tables.weights("t", batch).reshape(-1) for batch in tables.batches("t")]
+        assert np.concatenate(weights).tolist() == [-2 * PUSHES] * KEYS.size
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_killed_amid_a_checkpoint_is_not_waited_for(
+    rank: int, seed: int, tmp_path: Path
+) -> None:
+    """Where it was the one that led, another does so from then on."""
+    cluster = Cluster(seed, GOING_ON, folder=tmp_path)
+    cluster.harm(SAVING, kill(f"worker {rank}"))
+    cluster.run()
+
+    assert cluster.ends[f"worker {1 - rank}"] is None
+    shelf = Shelf(place_of(str(tmp_path)))
+    first, second = cluster.saved[1 - rank]
+    assert second == shelf.names()[-1]
+    assert first in shelf.names() or (rank == 0 and "the worker that led has died" in first)
+    for checkpoint in shelf.names():
+        shelf.verify(checkpoint)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kv.checkpoint.places import place_of
+from kv.checkpoint.shelf import Shelf
 from tests.chaos.conftest import ChaosJob, Ended
 
 STEPS = 100
@@ -66,7 +70,7 @@ def assert_nothing_is_missing(ended: Ended, workers: int = 2) -> None:
 
 
 def test_a_killed_worker_ends_the_job_with_its_name_and_code(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "kill worker:1@barrier+200ms", workers=2)
+    ended = chaos_job(ONES, "kill worker:1@barrier+200ms", servers=1)
 
     assert ended.code == 128 + 9
     assert "worker 1: killed by SIGKILL" in ended.err
@@ -80,7 +84,8 @@ def test_a_killed_worker_ends_the_job_with_its_name_and_code(chaos_job: ChaosJob
 def test_a_worker_that_is_killed_and_returns_leaves_a_ledger_that_balances(
     chaos_job: ChaosJob,
 ) -> None:
-    ended = chaos_job(RECORDS, "kill worker@barrier+200ms", "cluster.on_worker_failure=restart")
+    restarted = "cluster.on_worker_failure=restart"
+    ended = chaos_job(RECORDS, "kill worker@barrier+200ms", restarted, servers=1)
 
     assert ended.code == 0
     assert ended.report["ledger"]["balances"] is True
@@ -107,9 +112,9 @@ def test_a_ledger_that_does_not_balance_is_the_exit_code_of_the_job(chaos_job: C
 
 
 def test_a_killed_server_with_a_copy_loses_no_push(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(COPIED_ONES, "kill server@barrier:3+300ms", *COPIED)
+    ended = chaos_job(COPIED_ONES, "kill server@barrier:3+300ms", *COPIED, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     assert ended.seen("died", "scheduler")
     assert ended.seen("view", "worker 0")
 
@@ -146,16 +151,17 @@ def test_a_killed_server_without_a_copy_ends_the_job_with_its_name_and_that_of_t
 
 
 def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "restart scheduler@barrier+300ms", "cluster.journal=journal")
+    journal = "cluster.journal=journal"
+    ended = chaos_job(ONES, "restart scheduler@barrier+300ms", journal, servers=1)
 
     assert_nothing_is_missing(ended)
     assert [seen["node"] for seen in ended.seen("started")] == ["scheduler"]
 
 
 def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s")
+    ended = chaos_job(ONES, "stop server@barrier+300ms for 1s", servers=1, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     assert [deed["act"] for deed in ended.report["injected"]] == ["stop", "cont"]
     assert not ended.seen("died")
 
@@ -163,11 +169,11 @@ def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJ
 def test_what_a_network_does_wrong_loses_and_repeats_no_push(chaos_job: ChaosJob) -> None:
     plan = (
         "drop 3%, duplicate 3%, delay 3% up to 200ms, reorder 3%, "
-        "partition server:1 from worker:0@500ms for 2s"
+        "partition server:0 from worker:0@500ms for 2s"
     )
-    ended = chaos_job(ONES, plan)
+    ended = chaos_job(ONES, plan, servers=1, workers=1)
 
-    assert_nothing_is_missing(ended)
+    assert_nothing_is_missing(ended, workers=1)
     for what in ("dropped", "duplicated", "delayed", "reordered"):
         assert ended.report["messages"][what] > 0
     assert len(ended.report["injected"]) == 5
@@ -215,6 +221,70 @@ def test_nothing_is_missing_whatever_the_moment(
         assert fault == "kill server"  # the job was over but for its end, which is told truly
     else:
         assert_nothing_is_missing(ended)
+
+
+# Each worker adds 1 to every row STEPS times, and all save every 10 steps.
+SAVED_ONES = """
+    import os, time
+    import numpy as np
+    import pslite
+
+    with pslite.connect() as worker:
+        table = worker.sparse_table("ones", 1, optimizer=pslite.SGD(lr=1.0), missing="zeros")
+        keys, mark = np.arange(200), f"worker-{worker.rank}-has-begun"
+        checkpoints = pslite.Checkpoints(worker, "kept", every_steps=10, full_every=3, keep=0)
+        if os.path.exists(mark):
+            checkpoints.join(dict)
+        else:
+            worker.wait(table.push(keys, np.zeros((200, 1))))
+            worker.barrier("all are there")
+            while {COPIES} > 0 and sum(server["copies"] for server in table.stats()) < 200:
+                time.sleep(0.05)
+            open(mark, "w").close()
+            worker.barrier("all have copies")
+        while worker.steps < {STEPS}:
+            worker.wait(table.push(keys, np.full((200, 1), -1.0)))
+            worker.step()
+            checkpoints.at_step(lambda: {"steps": worker.steps})
+            time.sleep(0.01)
+        checkpoints.close(lambda: {"steps": worker.steps})
+        worker.barrier("all is pushed")
+        rows = table.pull(keys)
+        worker.barrier("all have looked")
+        print("rows", int(rows.min()), int(rows.max()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "settings"),
+    [
+        ("kill server", COPIED),
+        ("kill worker", ("cluster.on_worker_failure=restart",)),
+        ("kill worker", ("cluster.on_worker_failure=continue",)),
+        ("restart scheduler", ("cluster.journal=journal",)),
+    ],
+)
+def test_a_fault_amid_a_checkpoint_harms_neither_the_job_nor_those_before(
+    chaos_job: ChaosJob, tmp_path: Path, fault: str, settings: tuple[str, ...]
+) -> None:
+    program = SAVED_ONES.replace("{STEPS}", str(STEPS))
+    program = program.replace("{COPIES}", str(int(settings == COPIED)))
+
+    ended = chaos_job(program, f"{fault}@checkpoint:5", *settings)  # of two servers, the third
+
+    assert [deed["act"] for deed in ended.report["injected"]] == [fault.split()[0]]
+    if fault == "kill worker":
+        assert ended.code == 0
+    else:
+        assert_nothing_is_missing(ended)
+    shelf = Shelf(place_of(str(tmp_path / "kept")))
+    for name in shelf.names():
+        shelf.verify(name)
+    steps = [max(shelf.manifest(name).steps) for name in shelf.names()]
+    assert steps[:2] == [10, 20]
+    assert steps[-1] >= STEPS - 10
+    assert len(steps) >= STEPS // 10 - 2
 
 
 @pytest.mark.slow

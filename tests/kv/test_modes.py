@@ -419,22 +419,22 @@ def test_compiled_and_plain_compensation_agree() -> None:
 def test_what_a_worker_saw_last_is_found_by_key() -> None:
     seen = SeenValues(2, 2)
     for keys, value in (([1, 5, 9], 1.0), ([5, 7], 2.0)):
-        seen.note(0, np.array(keys, np.uint64), np.full((len(keys), 2), value, F))
+        seen.note(0, 0, np.array(keys, np.uint64), np.full((len(keys), 2), value, F))
 
-    found, unknown = seen.find(0, np.array([1, 5, 8, 9], np.uint64), 2)
+    found, unknown = seen.find(0, -1, np.array([1, 5, 8, 9], np.uint64), 2)
 
     assert found[:, 0].tolist()[:2] == [1.0, 2.0]
     assert np.isnan(found[2]).all()
     assert found[3].tolist() == [1.0, 1.0]
     assert unknown == 1
-    assert seen.find(1, np.array([5], np.uint64), 2)[1] == 1
+    assert seen.find(1, -1, np.array([5], np.uint64), 2)[1] == 1
 
 
 def test_old_pulls_and_those_of_who_has_gone_are_forgotten() -> None:
     seen = SeenValues(1, 1)
     for key in (1, 2):
-        seen.note(0, np.array([key], np.uint64), np.ones((1, 1), F))
-    assert seen.find(0, np.array([1], np.uint64), 1)[1] == 1
+        seen.note(0, 0, np.array([key], np.uint64), np.ones((1, 1), F))
+    assert seen.find(0, -1, np.array([1], np.uint64), 1)[1] == 1
     assert seen.nbytes == 12
 
     seen.forget(0)

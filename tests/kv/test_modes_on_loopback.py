@@ -18,10 +18,9 @@ from kv.retrying import Retry
 from kv.table_server import TableServer
 from kv.tables import RemoteSparseTable
 from postoffice.failure import FailurePolicy
-from postoffice.head import SchedulerOffice
-from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+from tests.postoffice.nodes import run_nodes
 from van.faults import FaultPlan, Faults
 from van.loopback import LoopbackNetwork
 
@@ -55,7 +54,6 @@ class Job:
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
     ) -> None:
-        network = self.network
         shape = ClusterShape(
             servers=servers,
             workers=workers,
@@ -63,24 +61,12 @@ class Job:
             failures=FailurePolicy(on_worker="continue"),
         )
 
-        def scheduler() -> None:
-            office = SchedulerOffice(network.van(), shape, incarnation=1)
-            office.start()
-            office.serve()
-            office.finalize()
-
-        def server(rank: int) -> None:
-            office = Postoffice(Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank)
+        def server(office: Postoffice) -> None:
             office.resend_with(Resend(timeout=1.0))
             tables = TableServer(office, self.mode, seed=4, max_staleness=max_staleness)
             self.servers.append(tables)
-            office.start()
-            office.serve()
-            tables.engine.validate()
-            office.finalize()
 
-        def worker(rank: int) -> None:
-            office = Postoffice(Role.WORKER, network.van(), shape, bind=f"w{rank}", rank=rank)
+        def worker(office: Postoffice, number: int) -> None:
             office.resend_with(Resend(timeout=1.0))
             remote = RemoteWorker(
                 office, self.mode, seed=4, max_staleness=max_staleness, retry=retry
@@ -89,12 +75,9 @@ class Job:
             program(remote)
             remote.close()
 
-        network.spawn("scheduler", scheduler)
-        for rank in range(servers):
-            network.spawn(f"server {rank}", lambda rank=rank: server(rank))
-        for rank in range(workers):
-            network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
-        network.run_all()
+        run_nodes(self.network, shape, server, worker)
+        for tables in self.servers:
+            tables.engine.validate()
 
     def value(self, key: int = 0) -> float:
         """Of a key that one of the servers has, at the end."""

@@ -112,6 +112,38 @@ def test_a_stale_push_of_a_local_worker_steps_less_far() -> None:
     assert tables[0].pull([1])[0, 0] == -2.5
 
 
+def test_a_push_that_is_dropped_is_not_among_those_counted_by_staleness() -> None:
+    cluster = LocalCluster(2, mode=SemiSync(backup_workers=1))
+    tables = [w.sparse_table("t", 1, optimizer=SGD(lr=1)) for w in cluster.workers]
+    for table in tables:
+        table.pull([1])
+    for _ in range(3):  # rounds without the other
+        tables[0].pull([1])
+        tables[0].push([1], [[1.0]])
+        cluster.worker(0).step()
+
+    tables[1].push([1], [[1.0]])
+
+    assert tables[0].stats()[0]["dropped"] == 1
+    assert cluster.worker(0).staleness(tables[0]) == {"0": 3}
+
+
+@pytest.mark.parametrize("mode", [Sync(), SemiSync(2)], ids=repr)
+def test_a_push_for_a_later_round_is_as_stale_as_it_will_be_then(mode: Consistency) -> None:
+    cluster = LocalCluster(2, mode=mode)
+    ahead, behind = cluster.workers
+    tables = [w.sparse_table("t", 1, optimizer=SGD(lr=1)) for w in (ahead, behind)]
+    tables[0].pull([1])
+    for _ in range(3):  # without another pull
+        tables[0].push([1], [[1.0]])
+        ahead.step()
+
+    for _ in range(3):
+        behind.step()
+
+    assert ahead.staleness(tables[0]) == {"0": 1, "1": 1, "2": 1}
+
+
 def program(worker: Any, steps: int, seen: list[list[float]]) -> None:
     table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=Zeros())
     for _ in range(steps):

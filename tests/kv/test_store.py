@@ -16,10 +16,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from kv.errors import ArenaFullError, MissingKeyError
+import kv.store.space
+from kv.errors import ArenaFullError, MissingKeyError, ScanError
 from kv.initializers import Constant, Normal, Uniform
 from kv.kernels.records import VERSION
 from kv.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
+from kv.placement import NUM_SLOTS, slot_of
 from kv.spec import TableSpec
 from kv.store import arena
 from kv.store.sparse import SparseStore, stride_of
@@ -117,6 +119,17 @@ class StoreMachine(RuleBasedStateMachine):
 
         assert self.store.delete(as_array(chosen)) == len(known)
 
+    @rule(most=st.integers(1, 7))
+    def pack(self, most: int) -> None:
+        self.store.pack(most, quiet=0)
+
+    @rule()
+    def pack_all(self) -> None:
+        while self.store.pack(3, quiet=0):
+            self.store.validate()
+
+        assert self.store.space.numbers.top == len(self.model)
+
     @rule(batch=st.integers(1, 7))
     def read_everything(self, batch: int) -> None:
         seen: dict[int, np.ndarray] = {}
@@ -141,8 +154,72 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.index.records[rows, VERSION].tolist() == expected
 
 
-StoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
-test_the_store_agrees_with_a_dict = StoreMachine.TestCase
+StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=16, deadline=None)
+
+
+class TestTheStoreAgreesWithADict(StoreMachine.TestCase):  # type: ignore[misc, name-defined]
+    @pytest.fixture(autouse=True)
+    def few_places_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kv.store.space, "WINDOW", 2)
+
+
+def test_packing_gives_the_memory_of_removed_rows_back() -> None:
+    spec = TableSpec.sparse("t", 16, optimizer=SGD(), seed=1)
+    store = SparseStore(spec)
+    keys = np.arange(600_000, dtype=np.uint64)
+    kept = keys[slot_of(keys) >= 256]
+    store.pull(keys)
+    expected, before = store.pull(kept), store.nbytes
+    gone = np.arange(NUM_SLOTS) < 256
+
+    start, turns = 0, 0
+    while start < store.top:
+        start = store.remove_slots(gone, start, 4096)
+    store.pack(4096, quiet=0)
+    memory = resident()
+    while store.pack(4096, quiet=0):
+        turns += 1
+
+    assert resident() < memory - (before - store.nbytes) + 3 * arena.HUGE_PAGE
+    store.validate()
+    assert turns > 5  # each moves 4096 rows or fewer
+    np.testing.assert_array_equal(store.pull(kept, create=False), expected)
+    index = store.index.nbytes
+    assert (store.nbytes - index) / (before - index) == len(kept) / len(keys)
+
+
+def test_rows_that_come_while_others_are_packed_take_free_places() -> None:
+    store = make(optimizer=SGD())
+    keys = np.arange(5000, dtype=np.uint64)
+    store.pull(keys)
+    store.delete(np.ascontiguousarray(keys[::2]))
+    rng = np.random.default_rng(0)
+
+    come = 10_000
+    while store.pack(100, quiet=0):
+        count = int(rng.integers(1, 30))
+        store.pull(np.arange(come, come + count, dtype=np.uint64))
+        come += count
+        store.delete(np.sort(rng.choice(keys[1::2], 10, replace=False)))
+        store.validate()
+        assert store.space.numbers.top <= 5000
+
+
+def test_a_scan_that_slept_while_rows_were_packed_is_told_so() -> None:
+    store = make(optimizer=SGD())
+    keys = np.arange(100, dtype=np.uint64)
+    store.pull(keys)
+    _, _, place = store.scan(0, 30)
+    store.delete(np.ascontiguousarray(keys[:50]))
+
+    assert store.pack(100, quiet=60) is None  # not yet: somebody scans
+    assert store.scan(place, 30)[0].size == 10  # 50 to 59
+    while store.pack(100, quiet=0):
+        pass
+
+    with pytest.raises(ScanError, match="scan again"):
+        store.scan(place, 30)
+    assert store.scan(0, 100)[0].tolist() == list(range(50, 100))
 
 
 @pytest.mark.parametrize("optimizer", [SGD(), Momentum(), Adagrad(), Adam()], ids=lambda o: o.name)

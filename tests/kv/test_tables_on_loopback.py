@@ -13,9 +13,8 @@ from kv.local import LocalCluster
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
-from postoffice.head import SchedulerOffice
-from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from tests.postoffice.nodes import run_nodes
 from van.loopback import LoopbackNetwork
 
 Program = Callable[[RemoteWorker], None]
@@ -28,35 +27,20 @@ def run(
     network = LoopbackNetwork(seed)
     shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
 
-    def scheduler() -> None:
-        office = SchedulerOffice(network.van(), shape, incarnation=1)
-        office.start()
-        office.serve()
-        office.finalize()
+    made: list[TableServer] = []
 
-    def server(rank: int) -> None:
-        van = network.van()
-        office = Postoffice(Role.SERVER, van, shape, bind=f"s{rank}", rank=rank, nonce=2)
-        tables = TableServer(office, mode, seed=4)
-        office.start()
-        office.serve()
-        tables.engine.validate()
-        office.finalize()
+    def server(office: Postoffice) -> None:
+        made.append(TableServer(office, mode, seed=4))
 
-    def worker(rank: int) -> None:
-        van = network.van()
-        office = Postoffice(Role.WORKER, van, shape, bind=f"w{rank}", rank=rank, nonce=3)
+    def worker(office: Postoffice, number: int) -> None:
         remote = RemoteWorker(office, mode, seed=4, **chosen)
         office.start()
         program(remote)
         remote.close()
 
-    network.spawn("scheduler", scheduler)
-    for rank in range(servers):
-        network.spawn(f"server {rank}", lambda rank=rank: server(rank))
-    for rank in range(workers):
-        network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
-    network.run_all()
+    run_nodes(network, shape, server, worker)
+    for tables in made:
+        tables.engine.validate()
     return network
 
 

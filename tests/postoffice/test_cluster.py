@@ -18,6 +18,7 @@ from postoffice.errors import (
 from postoffice.head import SchedulerOffice
 from postoffice.node import Group, Role
 from postoffice.postoffice import ClusterShape, Postoffice
+from tests.postoffice.nodes import run_nodes
 from van.codec import decode_header
 from van.config import VanConfig
 from van.courier import ZmqVan
@@ -43,33 +44,10 @@ def run_cluster(seed: int, servers: int, workers: list[Program]) -> LoopbackNetw
     network = LoopbackNetwork(seed)
     shape = ClusterShape(servers=servers, workers=len(workers), scheduler="scheduler")
 
-    def scheduler() -> None:
-        office = SchedulerOffice(network.van(), shape, incarnation=1)
-        office.start()
-        office.serve()
-        office.finalize()
+    def work(office: Postoffice, number: int) -> None:
+        workers[number](office)
 
-    def server(rank: int) -> None:
-        office = Postoffice(
-            Role.SERVER, network.van(), shape, bind=f"server{rank}", nonce=100 + rank
-        )
-        echo_server(office)
-        office.start()
-        office.serve()
-        office.finalize()
-
-    def worker(rank: int) -> None:
-        office = Postoffice(
-            Role.WORKER, network.van(), shape, bind=f"worker{rank}", nonce=200 + rank
-        )
-        workers[rank](office)
-
-    network.spawn("scheduler", scheduler)
-    for rank in range(servers):
-        network.spawn(f"server {rank}", lambda rank=rank: server(rank))
-    for rank in range(len(workers)):
-        network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
-    network.run_all()
+    run_nodes(network, shape, echo_server, work, are_ranked=False)
     return network
 
 

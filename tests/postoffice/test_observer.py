@@ -9,6 +9,7 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Group, Node, Role
 from postoffice.observer import Observer
 from postoffice.postoffice import ClusterShape, Postoffice
+from tests.postoffice.nodes import run_nodes
 from van.courier import ZmqVan
 from van.loopback import LoopbackNetwork
 from van.message import Control, Message, Meta
@@ -19,31 +20,18 @@ def watched_cluster(seed: int, look: object) -> None:
     network = LoopbackNetwork(seed)
     shape = ClusterShape(servers=1, workers=1, scheduler="scheduler")
 
-    def scheduler() -> None:
-        office = SchedulerOffice(network.van(), shape, incarnation=1)
-        office.start()
-        office.serve()
-        office.finalize()
-
-    def server() -> None:
-        office = Postoffice(Role.SERVER, network.van(), shape, bind="server", nonce=2)
+    def server(office: Postoffice) -> None:
         office.queries.offer("rows", lambda: {"user": 7})
         office.queries.offer("fault", lambda: 1 // 0)
-        office.start()
-        office.serve()
-        office.finalize()
 
-    def worker() -> None:
-        office = Postoffice(Role.WORKER, network.van(), shape, bind="worker", nonce=3)
+    def worker(office: Postoffice, number: int) -> None:
         office.start()
         with Observer(network.van(), "scheduler", bind="observer") as observer:
             look(observer)  # type: ignore[operator]
         office.barrier(Group.WORKERS)
         office.finalize()
 
-    for name, run in (("scheduler", scheduler), ("server", server), ("worker", worker)):
-        network.spawn(name, run)
-    network.run_all()
+    run_nodes(network, shape, server, worker)
 
 
 @pytest.mark.parametrize("seed", range(10))

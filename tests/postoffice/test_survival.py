@@ -25,6 +25,8 @@ from postoffice.scheduler_app import SchedulerApp
 from postoffice.shape import ClusterShape
 from postoffice.view import ClusterView
 from pslite.looking import status
+from tests.postoffice.journals import MemoryJournal
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 from van.loopback import LoopbackNetwork
 from van.message import Message, Meta, answer_to
@@ -32,46 +34,7 @@ from van.message import Message, Meta, answer_to
 APP = 7
 SCHEDULER = "scheduler"
 
-
-def seeds(count: int, fast: int = 10) -> list[object]:
-    """`count` orders of events, of which the first `fast` are tried in every run."""
-    slow = pytest.mark.slow
-    return [s if s < fast else pytest.param(s, marks=slow) for s in range(count)]
-
-
 Program = Callable[[Postoffice], None]
-
-
-class MemoryJournal:
-    """A journal in a list that outlives the scheduler, and that a dead one cannot write to."""
-
-    def __init__(self, records: list[bytes]) -> None:
-        self.records, self.is_cut = records, False
-
-    def load(self) -> list[bytes]:
-        return list(self.records)
-
-    def append(self, record: bytes) -> None:
-        if not self.is_cut:
-            self.records.append(record)
-
-    @property
-    def is_long(self) -> bool:
-        return len(self.records) > 20
-
-    def compact(self, record: bytes) -> None:
-        if not self.is_cut:
-            self.records[:] = [record]
-
-    def announce(self, address: str) -> None:
-        pass
-
-    def clear(self) -> None:
-        if not self.is_cut:
-            self.records.clear()
-
-    def close(self) -> None:
-        pass
 
 
 class Recorder(SchedulerApp):
@@ -235,7 +198,7 @@ def until(office: Postoffice, done: Callable[[ClusterView], bool]) -> None:
     assert office.wait(lambda: done(office.view), 300.0)
 
 
-@pytest.mark.parametrize("seed", seeds(60))
+@pytest.mark.parametrize("seed", seeds(60, 10))
 def test_a_killed_worker_is_noticed_in_time_and_the_others_go_on(seed: int) -> None:
     passed: list[int] = []
     noticed: list[float] = []
@@ -319,7 +282,7 @@ def test_by_default_a_death_ends_the_job_and_every_wait_names_it(seed: int) -> N
         assert "worker 1 was silent for 1" in str(cluster.ends[name])
 
 
-@pytest.mark.parametrize("seed", seeds(60))
+@pytest.mark.parametrize("seed", seeds(60, 10))
 def test_a_worker_restarted_within_a_second_is_another_life_of_its_rank(seed: int) -> None:
     lives: list[tuple[int, int]] = []
     answers: list[int] = []
@@ -413,7 +376,7 @@ def test_a_server_tells_a_fenced_worker_that_still_reaches_it(seed: int) -> None
     assert "server 0 does not hear it" in str(error)
 
 
-@pytest.mark.parametrize("seed", seeds(60))
+@pytest.mark.parametrize("seed", seeds(60, 10))
 def test_control_messages_survive_loss_repeats_and_reordering(seed: int) -> None:
     passed: list[int] = []
 
@@ -540,7 +503,7 @@ def ask_server(office: Postoffice, customer: Customer) -> int:
     return answered
 
 
-@pytest.mark.parametrize("seed", seeds(120))
+@pytest.mark.parametrize("seed", seeds(120, 10))
 def test_a_cluster_rides_through_the_death_of_its_scheduler(seed: int) -> None:
     """Killed at any moment, once or twice, and started again at the same address."""
     chance = random.Random(seed)

@@ -324,7 +324,8 @@ def test_a_mistake_is_said_at_once(options: list[str], problem: str) -> None:
 @pytest.mark.parametrize(
     "only",
     [
-        ["lookups", "dense"],
+        ["lookups"],
+        pytest.param(["dense"], marks=pytest.mark.slow),
         pytest.param(["start", "efficiency", "optimisers"], marks=pytest.mark.slow),
         pytest.param(["repeats", "scale"], marks=pytest.mark.slow),
     ],

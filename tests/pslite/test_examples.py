@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pslite.audit import audit
-
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 240
+from tests.jobs import ROOT, run_here
 
 
-def test_a_server_of_ones_own(environment: Callable[..., dict[str, str]]) -> None:
-    command = [sys.executable, "-m", "pslite", "local", "conf/local.ini", "--servers", "2"]
+@pytest.mark.slow
+def test_a_server_of_ones_own() -> None:
+    command = [sys.executable, "-m", "pslite", "local", "conf/local.ini", "--servers", "1"]
     command += ["--workers", "2", "--set", "server.app=examples.my_server:start"]
-    result = subprocess.run(
-        [*command, "--", "python", "examples/my_server.py"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    result = run_here(ROOT, [*command, "--", "python", "examples/my_server.py"])
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("[10. 11. 12.]") == 2
 
 
-def test_data_shared_by_workers(tmp_path: Path, environment: Callable[..., dict[str, str]]) -> None:
+def test_data_shared_by_workers(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pslite", "local", str(ROOT / "conf/local.ini")]
     command += ["--workers", "2", "--", "python", str(ROOT / "examples/shared_data.py")]
-    result = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    result = run_here(tmp_path, command)
 
     assert result.returncode == 0, result.stdout + result.stderr
     (line,) = [line for line in result.stdout.splitlines() if "means of ids" in line]

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pslite.audit import audit
+from tests.jobs import run_here
 
-Environment = Callable[..., dict[str, str]]
 RunJob = Callable[..., subprocess.CompletedProcess[str]]
 
 # Adds 1 for each record; rank 1 dies in its first piece, once.
@@ -52,7 +53,9 @@ def sums(result: subprocess.CompletedProcess[str]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("death", [KILL, 'raise RuntimeError("no more")'])
+@pytest.mark.parametrize(
+    "death", [KILL, pytest.param('raise RuntimeError("no more")', marks=pytest.mark.slow)]
+)
 def test_a_worker_started_again_carries_on_and_every_record_counts_once(
     run_job: RunJob, tmp_path: Path, death: str
 ) -> None:
@@ -105,22 +108,12 @@ def test_a_worker_that_fails_each_time_ends_the_job_with_its_code(run_job: RunJo
 
 
 def test_audit_says_by_its_exit_code_whether_the_ledger_balances(
-    run_job: RunJob, environment: Environment, tmp_path: Path
+    run_job: RunJob, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "pslite", "audit", "run"]
-
-    def act() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    act = partial(run_here, tmp_path, [sys.executable, "-m", "pslite", "audit", "run"])
 
     nothing = act()
-    run_job(COUNTS.format(death="pass"), 1, 2)
+    run_job(COUNTS.format(death="pass"), 1, 1)
     good = act()
     ledger = tmp_path / "run" / "ledger.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)

@@ -130,6 +130,11 @@ class Nodes:
             self._port = re.findall(r":(\d+)$", line)[0]
         return process
 
+    def start_all(self) -> tuple[Process, Process, list[Process]]:
+        """Scheduler, server and workers."""
+        scheduler, server = self.start("scheduler"), self.start("server")
+        return scheduler, server, [self.start("worker", rank) for rank in range(2)]
+
 
 @pytest.fixture
 def nodes(tmp_path: Path, environment: Environment) -> Iterator[Callable[..., Nodes]]:
@@ -151,8 +156,7 @@ def test_workers_and_servers_ride_through_a_killed_scheduler(
     nodes: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     cluster = nodes(journal=str(tmp_path / "journal"), heartbeat_timeout="100s")
-    scheduler, server = cluster.start("scheduler"), cluster.start("server")
-    workers = [cluster.start("worker", rank) for rank in range(2)]
+    scheduler, server, workers = cluster.start_all()
     for worker in workers:
         worker.until("joined")
         worker.go_on()
@@ -176,8 +180,7 @@ def test_a_killed_worker_is_restarted_into_its_rank_while_the_others_wait(
     nodes: Callable[..., Nodes],
 ) -> None:
     cluster = nodes(on_worker_failure="restart", heartbeat_timeout="100s")
-    scheduler, server = cluster.start("scheduler"), cluster.start("server")
-    workers = [cluster.start("worker", rank) for rank in range(2)]
+    scheduler, server, workers = cluster.start_all()
     for worker in workers:
         worker.until("joined")
     workers[0].go_on()
@@ -199,8 +202,7 @@ def test_by_default_a_killed_worker_ends_the_job_and_is_named_on_every_node(
     nodes: Callable[..., Nodes],
 ) -> None:
     cluster = nodes()
-    scheduler, server = cluster.start("scheduler"), cluster.start("server")
-    workers = [cluster.start("worker", rank) for rank in range(2)]
+    scheduler, server, workers = cluster.start_all()
     for worker in workers:
         worker.until("joined")
     workers[0].go_on()

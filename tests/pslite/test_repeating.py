@@ -173,7 +173,7 @@ def test_a_worker_whose_hashes_are_by_chance_is_refused() -> None:
 
 # -- threads ------------------------------------------------------------------------------------
 
-MANY = 30_000  # keys of a request that takes turns in a server's threads
+MANY = 60_000  # keys of a request that takes turns in the threads of two servers
 
 
 def train(worker: Worker) -> list[str]:
@@ -188,15 +188,16 @@ def train(worker: Worker) -> list[str]:
         time.sleep(pauses.random() * 0.004)
         noise = rng.normal(size=rows.shape)
         worker.push_many([(small, keys, rows * 0.3 + noise), (dense, w * 0.1 + noise[0, 0])])
-        if step % 4 == worker.rank:
-            many = rng.choice(2 * MANY, MANY, replace=False)
+        if step % 3 == 0:  # all of them at about the same time
+            many = np.sort(rng.choice(MANY + MANY // 2, MANY, replace=False))
+            seen.update(large.pull(many).tobytes())
             big = large.push_pull(many, np.full((MANY, 8), noise[0, 1]))
             seen.update(big.tobytes())
         seen.update(rows.tobytes() + w.tobytes())
         worker.step()
     worker.finish()
     worker.barrier()
-    final = [large.pull(np.arange(2 * MANY), create=False), small.pull(np.arange(30)), dense.pull()]
+    final = [large.pull(np.arange(MANY + MANY // 2), create=False), small.pull(np.arange(30)), dense.pull()]
     return [seen.hexdigest(), *(hashlib.sha256(v.tobytes()).hexdigest() for v in final)]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.jobs import start_here
 
 Environment = Callable[..., dict[str, str]]
 
@@ -107,9 +108,7 @@ def test_a_job_stops_and_leaves_nothing(
     command = [sys.executable, "-m", "pslite", "local", "local.ini", "--run", "run"]
     command += ["--servers", "1", "--workers", "2", "--", "python", "worker.py", moment, cause]
     said = []
-    with subprocess.Popen(
-        command, cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with start_here(work, command, env) as launcher:
         assert launcher.stdout is not None
         for line in launcher.stdout:
             said.append(line)

@@ -44,7 +44,7 @@ with pslite.connect() as worker:
 def run_with(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     (folder / "worker.py").write_text(PROGRAM)
     command = [sys.executable, str(folder / "worker.py"), str(folder / "run")]
-    job = parse_job(f"[cluster]\nservers = 2\nworkers = 2\n{settings}")
+    job = parse_job(f"[cluster]\nservers = 1\nworkers = 2\n{settings}")
     options = LaunchOptions(run_dir=folder / "run", out=sys.stdout, err=sys.stderr)
     code = run_local(job, command, options)
     captured = capsys.readouterr()
@@ -69,7 +69,7 @@ def test_a_cluster_runs_with_the_keys_of_keygen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = str(tmp_path / "keys")
-    arguments = ["keygen", "--cluster", keys, "--servers", "2", "--workers", "2"]
+    arguments = ["keygen", "--cluster", keys, "--servers", "1", "--workers", "2"]
     assert CliRunner().invoke(main, arguments).exit_code == 0
 
     code, output = run_with(tmp_path, f"[security]\ncurve = on\nkeys = {keys}\n", capsys)

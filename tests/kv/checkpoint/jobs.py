@@ -47,9 +47,9 @@ class Job:
         self.engine.step(0, self.clock)
         self.clock += 1
 
-    def save(self) -> str:
+    def save(self, mode: str = "step") -> str:
         states = [b"\x81\xa4step" + bytes([self.clock])]
-        saving = self.leader.begin("step")
+        saving = self.leader.begin(mode)
         return self.leader.finish(saving, [self.clock], states).name
 
     def load(self, which: str = "auto") -> str:

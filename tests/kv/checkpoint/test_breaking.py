@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -24,109 +22,115 @@ from kv.checkpoint.errors import (
     DamagedCheckpointError,
     NoCheckpointError,
 )
-from kv.checkpoint.places import MANIFEST, LocalPlace, Place, place_of
+from kv.checkpoint.places import MANIFEST, Place, place_of
 from kv.spec import TableSpec
+from kv.store.rows import RowBatch
+from tests.kv.checkpoint.disk import Disk, KilledError
 from tests.kv.checkpoint.jobs import Job, assert_same_rows
 
-
-class KilledError(BaseException):
-    """The process is no more: nothing of ours catches this."""
+MOST = 400  # more than a save does to the disk
 
 
-class Doomed(LocalPlace):
-    """A folder where the n-th thing that is done to the disk does not succeed."""
-
-    def __init__(self, folder: Path, moment: int, failure: BaseException) -> None:
-        super().__init__(folder, str(folder))
-        self.left, self.failure = moment, failure
-
-    def touch(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise self.failure
-
-    def claim(self, name: str) -> bool:
-        with self.reaching(name, "made"):
-            self.touch()
-        return super().claim(name)
-
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[IO[bytes]]:
-        with super().create(path) as file:
-            self.touch()
-            yield _DoomedFile(file, self)  # type: ignore[misc]
-            self.touch()
-
-    def publish(self, path: str, data: bytes) -> None:
-        with self.reaching(path, "written"):
-            self.touch()
-        super().publish(path, data)
-
-
-class _DoomedFile:
-    def __init__(self, file: IO[bytes], place: Doomed) -> None:
-        self._file, self._place = file, place
-
-    def write(self, data: bytes | memoryview) -> int:
-        half = len(data) // 2
-        self._file.write(memoryview(data)[:half])  # a part of it has arrived
-        self._place.touch()
-        return half + self._file.write(memoryview(data)[half:])
-
-
-def outcome_of(job: Job) -> str | None:
+def outcome_of(job: Job, mode: str) -> str | None:
     """What a save failed with; None if it did not."""
     try:
-        job.save()
+        job.save(mode)
     except (KilledError, CheckpointWriteError) as error:
         return str(error)
     return None
 
 
-MOST = 400  # more than a save does to the disk
+def assert_good(folder: Path, known: dict[str, list[RowBatch]], last: Sequence[str]) -> Job:
+    """One of `last` is the last checkpoint and loads; all that there are are good."""
+    name = shelves.last_good(str(folder))
+    assert name in last
+    after = Job(folder)
+    for each in after.shelf.names():
+        after.shelf.verify(each)
+    assert after.load() == name
+    assert_same_rows(after.rows(), known[name])
+    return after
 
 
-@pytest.mark.parametrize("kind", ["killed", "disk full"])
+def slowly(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("end", "mode", "full_every", "cuts"),
+    [
+        ("killed", "step", 2, 1),
+        ("killed", "step", 3, 1),
+        ("full", "step", 3, 0),
+        slowly("full", "step", 2, 0),
+        slowly("killed", "fuzzy", 2, 10),
+        slowly("killed", "fuzzy", 3, 10),
+    ],
+)
 def test_a_save_that_ends_at_any_moment_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Literal["killed", "full"],
+    mode: str,
+    full_every: int,
+    cuts: int,
 ) -> None:
-    origin = tmp_path / "origin"
-    job = Job(origin)
-    job.train(1)
-    first = job.save()
-    job.train(2)
-    second, expected = job.save(), job.rows()
-    moments = 0
+    """The third save is full, and the first two are removed after it; or it has what changed.
+
+    A killed one is also looked at after so many power cuts at that moment.
+    """
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # slow, and no test can see what it does
     for moment in range(MOST):
-        folder = tmp_path / f"at-{moment}"
-        shutil.copytree(origin, folder)
-        error: BaseException = KilledError()
-        if kind == "disk full":
-            error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        place = Doomed(folder, moment, error)
-        broken = Job(folder)
-        broken.load()
-        broken.train(3)
-        broken.leader.shelf.place = place
-        monkeypatch.setattr("kv.checkpoint.desk.place_of", lambda url, place=place: place)
-        failure = outcome_of(broken)
-        monkeypatch.undo()
-        if failure is None:
-            break
-        moments += 1
-        if kind == "disk full":
+        folder, known = tmp_path / f"at-{moment}", {}
+        job = Job(folder, full_every, keep=1)
+        for seed in range(2):
+            job.train(seed)
+            known[job.save()] = job.rows()
+        job.train(2)
+        *_, second = known
+        known["ckpt-000003"] = job.rows()
+        disk = Disk(folder, moment, end)
+        with pytest.MonkeyPatch.context() as patch:
+            disk.stand_between(patch)
+            failure = outcome_of(job, mode)
+
+        is_there = (folder / "ckpt-000003" / MANIFEST).exists()
+        assert is_there or failure is not None
+        if end == "full" and failure is not None:
             assert f"{second} is the last good one" in failure
             assert "No space left on device" in failure
-
-        after = Job(folder)
-        assert shelves.last_good(str(folder)) == second
-        assert after.load() == second
-        assert_same_rows(after.rows(), expected)
-        after.train(3)
-        assert after.save() not in (first, second)
+            assert not is_there
+        for seed in range(cuts):
+            cut = tmp_path / f"cut-{seed}"
+            disk.after_power_cut(cut, 1000 * moment + seed)
+            assert_good(cut, known, [second, "ckpt-000003"][failure is None :])
+            shutil.rmtree(cut)
+        last = "ckpt-000003" if is_there else second
+        after = assert_good(folder, known, [last])
+        after.train(9)
+        assert after.save() > last
         assert after.shelf.unfinished() == []
         shutil.rmtree(folder)
-    assert 20 < moments < MOST
+        if not disk.is_over:
+            break
+    assert 20 < moment < MOST
+
+
+def test_folders_that_were_made_for_a_checkpoint_outlive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    disk = Disk(root, 10**9, "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        disk.stand_between(patch)
+        job = Job(root / "deep" / "er")
+        job.train(1)
+        name = job.save()
+
+    for seed in range(5):
+        disk.after_power_cut(tmp_path / f"cut-{seed}", seed)
+        assert_good(tmp_path / f"cut-{seed}" / "deep" / "er", {name: job.rows()}, [name])
 
 
 def good_chain(folder: Path) -> tuple[Job, list[str]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from kv.policies import AfterSightings, ByAge
 from kv.protocols import Worker
 from kv.schedules import Warmup
 from kv.store.rows import RowBatch
+from tests.disk import small_files
 
 DIM, KEYS, STEPS = 4, 400, 12
 NO_SHARDS = LocalShards(Desk(Engine(1)))
@@ -188,17 +188,6 @@ def test_tables_that_differ_are_named_and_nothing_is_loaded(tmp_path: Path) -> N
         "table w: shape is (70, 70) in it and (70, 71) here",
     ):
         assert problem in text
-
-
-@contextmanager
-def small_files(nbytes: int) -> Iterator[None]:
-    """No file grows beyond `nbytes` meanwhile, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_all_workers_hear_that_the_disk_was_full_and_the_next_save_succeeds(

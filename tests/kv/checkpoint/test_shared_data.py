@@ -19,7 +19,7 @@ from kv.leases.reading import records_in
 from kv.local import LocalCluster
 from pslite.audit import audit
 
-RECORDS, UNIT = 3000, 10
+RECORDS, UNIT = 1500, 10
 
 
 class InterruptedJobError(Exception):

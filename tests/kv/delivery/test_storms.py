@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from kv.store.blocks import Blocks
 from kv.table_server import TableServer
 from kv.worker import KVWorker
 from postoffice.head import SchedulerOffice
-from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+from tests.postoffice.nodes import run_nodes
 from van.faults import FaultPlan, Faults
 from van.loopback import LoopbackNetwork
 from van.message import Meta
@@ -46,33 +45,15 @@ class Job:
         self.workers: list[RemoteWorker] = []
 
     def run(self, servers: int, workers: int, mode: str, program: Program, **chosen: Any) -> None:
-        network = self.network
         shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
 
-        def scheduler() -> None:
-            office = self.scheduler = SchedulerOffice(network.van(), shape, incarnation=1)
-            office.start()
-            office.serve()
-            office.finalize()
+        def keep(office: SchedulerOffice) -> None:
+            self.scheduler = office
 
-        def server(rank: int) -> None:
-            office = Postoffice(Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank)
-            tables = TableServer(office, mode, seed=4, key_cache=self.kept_lists)
-            self.servers.append(tables)
-            office.start()
-            office.serve()
-            tables.engine.validate()
-            tables.desk.windows.validate()
-            office.finalize()
+        def server(office: Postoffice) -> None:
+            self.servers.append(TableServer(office, mode, seed=4, key_cache=self.kept_lists))
 
-        def worker(rank: int) -> None:
-            office = Postoffice(
-                Role.WORKER,
-                network.van(),
-                shape,
-                bind=f"w{rank}",
-                rank=rank,
-            )
+        def worker(office: Postoffice, number: int) -> None:
             office.resend_with(Resend(timeout=1.0))
             remote = RemoteWorker(office, mode, seed=4, **chosen)
             self.workers.append(remote)
@@ -80,12 +61,10 @@ class Job:
             program(remote)
             remote.close()
 
-        network.spawn("scheduler", scheduler)
-        for rank in range(servers):
-            network.spawn(f"server {rank}", partial(server, rank))
-        for rank in range(workers):
-            network.spawn(f"worker {rank}", partial(worker, rank))
-        network.run_all()
+        run_nodes(self.network, shape, server, worker, scheduler=keep)
+        for tables in self.servers:
+            tables.engine.validate()
+            tables.desk.windows.validate()
 
     def check_that_it_stormed(self) -> None:
         for name in ("dropped", "duplicated", "delayed", "reordered"):
@@ -284,21 +263,10 @@ def test_the_low_level_pushes_count_once(seed: int) -> None:
     sums: list[np.ndarray] = []
     echoes: list[float] = []
 
-    def scheduler() -> None:
-        office = SchedulerOffice(network.van(), shape, incarnation=1)
-        office.start()
-        office.serve()
-        office.finalize()
-
-    def server(rank: int) -> None:
-        office = Postoffice(Role.SERVER, network.van(), shape, bind=f"s{rank}", rank=rank)
+    def server(office: Postoffice) -> None:
         KVServer(1, office).set_request_handle(KVServerDefaultHandle())
-        office.start()
-        office.serve()
-        office.finalize()
 
-    def worker(rank: int) -> None:
-        office = Postoffice(Role.WORKER, network.van(), shape, bind=f"w{rank}", rank=rank)
+    def worker(office: Postoffice, number: int) -> None:
         office.resend_with(Resend(timeout=1.0))
         kv = KVWorker(1, 0, office)
         office.start()
@@ -316,11 +284,7 @@ def test_the_low_level_pushes_count_once(seed: int) -> None:
         office.barrier(name="done")
         office.finalize()
 
-    network.spawn("scheduler", scheduler)
-    for rank in range(2):
-        network.spawn(f"server {rank}", partial(server, rank))
-        network.spawn(f"worker {rank}", partial(worker, rank))
-    network.run_all()
+    run_nodes(network, shape, server, worker)
 
     assert plan.counts["dropped"] > 0
     assert plan.counts["duplicated"] > 0

@@ -22,9 +22,9 @@ from kv.local import LocalCluster
 from kv.optimizers import SGD
 from kv.protocols import Worker
 from postoffice.head import SchedulerOffice
-from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from pslite.audit import audit, balances, report
+from tests.postoffice.nodes import run_nodes
 from van.loopback import LoopbackNetwork
 
 
@@ -156,32 +156,23 @@ def test_in_any_order_of_messages_every_record_is_given_once(seed: int) -> None:
     network = LoopbackNetwork(seed)
     shape = ClusterShape(servers=0, workers=3, scheduler="scheduler")
     found: list[Piece] = []
-    facts: list[dict[str, object]] = []
+    desks: list[LeaseDesk] = []
 
-    def scheduler() -> None:
-        office = SchedulerOffice(network.van(), shape, incarnation=1)
-        desk = LeaseDesk(office, None)
-        office.start()
-        office.serve()
-        office.finalize()
-        facts.append(desk.book.facts()["d"])
-        desk.book.get("d").validate()
+    def scheduler(office: SchedulerOffice) -> None:
+        desks.append(LeaseDesk(office, None))
 
-    def worker(rank: int) -> None:
-        office = Postoffice(Role.WORKER, network.van(), shape, bind=f"w{rank}", rank=rank)
+    def worker(office: Postoffice, number: int) -> None:
         line = RemoteLeases(office)
         office.start()
         found.extend(Shards(line, DataSet(name="d", records=77, unit=4), lambda: None))
         office.finalize()
 
-    network.spawn("scheduler", scheduler)
-    for rank in range(3):
-        network.spawn(f"worker {rank}", lambda rank=rank: worker(rank))
-    network.run_all()
+    run_nodes(network, shape, lambda office: None, worker, scheduler=scheduler)
 
     spans = Spans(piece.span for piece in found)
     assert [(s.start, s.stop) for s in spans] == [(0, 77)]
-    assert facts[0]["done"] == [[1, 0, 0, 77]]
+    assert desks[0].book.facts()["d"]["done"] == [[1, 0, 0, 77]]
+    desks[0].book.get("d").validate()
 
 
 def test_a_restarted_desk_carries_the_ledger_on(tmp_path: Path) -> None:

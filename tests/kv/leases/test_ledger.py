@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from kv.leases.book import LeaseBook
 from kv.leases.events import Done, Event, Leased, Opened, Returned
 from kv.leases.ledger import FILE, Ledger, read_ledger
 from kv.leases.pieces import DataSet, Piece, Span
+from tests.disk import small_files
 
 DATA = DataSet(name="d", records=100)
 
@@ -85,16 +83,6 @@ def test_a_damaged_line_is_told_by_its_number(tmp_path: Path, line: bytes) -> No
 
     with pytest.raises(LeaseError, match="line 3"):
         read_ledger(path)
-
-
-@contextmanager
-def small_files(nbytes: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_on_a_full_disk_nothing_counts_and_no_torn_line_stays(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+
+import numpy as np
 
 from kv.consistency.settings import Consistency
 from kv.placement_app import PlacementApp
@@ -14,42 +17,11 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+from tests.postoffice.journals import MemoryJournal
 from van.faults import FaultPlan
 from van.loopback import LoopbackNetwork
 
 Program = Callable[[RemoteWorker], None]
-
-
-class KeptRecords:
-    """A journal that outlives its scheduler; a killed one, while it unwinds, changes nothing."""
-
-    def __init__(self, records: list[bytes]) -> None:
-        self.records, self.is_cut = records, False
-
-    def load(self) -> list[bytes]:
-        return list(self.records)
-
-    def append(self, record: bytes) -> None:
-        if not self.is_cut:
-            self.records.append(record)
-
-    @property
-    def is_long(self) -> bool:
-        return len(self.records) > 12
-
-    def compact(self, record: bytes) -> None:
-        if not self.is_cut:
-            self.records[:] = [record]
-
-    def announce(self, address: str) -> None:
-        pass
-
-    def clear(self) -> None:
-        if not self.is_cut:
-            self.records.clear()
-
-    def close(self) -> None:
-        pass
 
 
 class Replicated:
@@ -85,14 +57,14 @@ class Replicated:
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
         self.records: list[bytes] = []
-        self.journal = KeptRecords(self.records)
+        self.journal = MemoryJournal(self.records, many=12)
         self._births = 0
         self.network.spawn("scheduler", self._scheduler)
         for rank in range(servers):
             self.start_server(rank)
 
     def _scheduler(self) -> None:
-        self.journal = KeptRecords(self.records)
+        self.journal = MemoryJournal(self.records, many=12)
         office = SchedulerOffice(
             self.network.van(), self.shape, incarnation=1, journal=self.journal
         )
@@ -110,21 +82,19 @@ class Replicated:
         """Start another one at the same address, with what the killed one has written down."""
         self.network.spawn("scheduler", self._scheduler)
 
-    def start_server(self, rank: int) -> None:
+    def _office(self, role: Role, rank: int) -> Postoffice:
         self._births += 1
-        births = self._births
+        bind = f"{role} {rank} {self._births}"
+        van = self.network.van()
+        office = Postoffice(role, van, self.shape, bind=bind, rank=rank, nonce=self._births)
+        office.resend_with(Resend(timeout=0.5))
+        return office
 
+    def start_server(self, rank: int) -> None:
         def run() -> None:
-            office = Postoffice(
-                Role.SERVER,
-                self.network.van(),
-                self.shape,
-                bind=f"s{rank}.{births}",
-                rank=rank,
-            )
+            office = self._office(Role.SERVER, rank)
             tables = TableServer(office, self.mode, seed=4)
             self.servers[rank] = Replicator(tables, timeout=0.5)
-            office.resend_with(Resend(timeout=0.5))
             office.start()
             office.serve()
             tables.engine.validate()
@@ -133,19 +103,9 @@ class Replicated:
         self.network.spawn(f"server {rank}", run)
 
     def start_worker(self, rank: int, program: Program) -> None:
-        self._births += 1
-        births = self._births
-
         def run() -> None:
-            office = Postoffice(
-                Role.WORKER,
-                self.network.van(),
-                self.shape,
-                bind=f"w{rank}.{births}",
-                rank=rank,
-            )
+            office = self._office(Role.WORKER, rank)
             worker = RemoteWorker(office, self.mode, seed=4, may_move=self.replicas > 0)
-            office.resend_with(Resend(timeout=0.5))
             office.start()
             program(worker)
             worker.close()
@@ -155,6 +115,24 @@ class Replicated:
     def meddle(self, program: Callable[[], None]) -> None:
         """Run `program` beside the nodes."""
         self.network.spawn("meddler", program)
+
+    def lose_a_server(self, chance: random.Random, most: int) -> None:
+        """Beside the nodes: a server is killed as soon as there are copies of all, another comes.
+
+        Args:
+            chance: says which one, and how many of `most` messages are delivered before.
+        """
+
+        def run() -> None:
+            self.wait_until_copied()
+            self.wait_for_events(chance.randrange(1, most))
+            if self.network.is_over("worker 0"):
+                return
+            victim = chance.randrange(self.shape.servers)
+            self.network.kill(f"server {victim}")
+            self.start_server(victim)
+
+        self.meddle(run)
 
     def wait(self, done: Callable[[], bool]) -> None:
         """In a program: go on when `done()`."""
@@ -206,6 +184,12 @@ class Replicated:
         )
         self.wait_until_copied()
 
+    def rows_of(self, rank: int, keys: np.ndarray, name: str = "t") -> np.ndarray:
+        """What a server holds of these keys in a sparse table, own rows and copies."""
+        engine = self.servers[rank].engine
+        ((_, store),) = engine.tables[engine.number_of(name)].store.stores
+        return store.pull(keys, create=False)
+
     def newest_map(self) -> int:
         assert self.app is not None
         return self.app.office.view.map_version
@@ -213,6 +197,9 @@ class Replicated:
     def living(self) -> list[Replicator]:
         assert self.app is not None
         return [self.servers[rank] for rank in self.app.desk.alive]
+
+    def living_ranks(self) -> list[int]:
+        return [] if self.app is None else list(self.app.desk.alive)
 
     def run(self) -> None:
         self.network.run_all()

@@ -12,17 +12,10 @@ from kv.consistency.settings import SSP, Consistency, SemiSync
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(40, dtype=np.uint64)
-
-
-def rows_of(cluster: Replicated, rank: int, name: str = "t") -> np.ndarray:
-    """All rows that a server holds, own ones and copies, by key."""
-    engine = cluster.servers[rank].engine
-    table = engine.tables[engine.number_of(name)]
-    ((_, store),) = table.store.stores
-    return store.pull(KEYS, create=False)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -36,7 +29,7 @@ def test_a_copy_is_the_row_to_the_bit_when_a_push_is_answered(seed: int) -> None
         rng = np.random.default_rng(seed)
         for _ in range(5):
             worker.wait(table.push(KEYS, rng.normal(size=(KEYS.size, 3))))
-            np.testing.assert_array_equal(rows_of(cluster, 0), rows_of(cluster, 1))
+            np.testing.assert_array_equal(cluster.rows_of(0, KEYS), cluster.rows_of(1, KEYS))
         assert len(table) == KEYS.size
         assert sum(keys.size for keys, _ in table.items()) == KEYS.size
         stats = table.stats()
@@ -46,11 +39,10 @@ def test_a_copy_is_the_row_to_the_bit_when_a_push_is_answered(seed: int) -> None
     cluster.run()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(50, fast=8))
 def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
     plan = FaultPlan(seed, everywhere=Faults(drop=0.1, duplicate=0.05, delay=0.05, reorder=0.1))
     cluster = Replicated(seed, plan=plan, workers=2)
-    chance = random.Random(seed)
     sums: list[np.ndarray] = []
     total = 12
 
@@ -64,18 +56,9 @@ def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
         sums.append(table.pull(KEYS))
         worker.barrier()
 
-    def meddler() -> None:
-        cluster.wait_until_copied()
-        cluster.wait_for_events(chance.randrange(1, 200))
-        if cluster.network.is_over("worker 0"):
-            return
-        victim = chance.randrange(2)
-        cluster.network.kill(f"server {victim}")
-        cluster.start_server(victim)
-
     for rank in range(2):
         cluster.start_worker(rank, program)
-    cluster.meddle(meddler)
+    cluster.lose_a_server(random.Random(seed), most=200)
     cluster.run()
 
     assert len(sums) == 2
@@ -84,12 +67,11 @@ def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(0.5)], ids=str)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, fast=3))
 def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
     seed: int, mode: Consistency
 ) -> None:
     cluster = Replicated(seed, workers=3, servers=2, mode=mode)
-    chance = random.Random(seed)
     sums: list[np.ndarray] = []
 
     def program(worker: RemoteWorker) -> None:
@@ -103,18 +85,9 @@ def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
         sums.append(table.pull(KEYS))
         worker.barrier()
 
-    def meddler() -> None:
-        cluster.wait_until_copied()
-        cluster.wait_for_events(chance.randrange(1, 300))
-        if cluster.network.is_over("worker 0"):
-            return
-        victim = chance.randrange(2)
-        cluster.network.kill(f"server {victim}")
-        cluster.start_server(victim)
-
     for rank in range(3):
         cluster.start_worker(rank, program)
-    cluster.meddle(meddler)
+    cluster.lose_a_server(random.Random(seed), most=300)
     cluster.run()
 
     assert len(sums) == 3
@@ -122,29 +95,19 @@ def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
         np.testing.assert_array_equal(found, -24)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=4))
 def test_sync_training_is_the_same_to_the_bit_though_a_server_is_killed(seed: int) -> None:
     plan = FaultPlan(seed, everywhere=Faults(drop=0.05, duplicate=0.05, reorder=0.1))
     cluster = Replicated(seed, plan=plan, workers=2, servers=3, mode="sync")
-    chance = random.Random(seed)
     found: list[bytes] = []
 
     def program(worker: RemoteWorker) -> None:
         found.append(train(worker, steps=8))
         worker.barrier("done")
 
-    def meddler() -> None:
-        cluster.wait_until_copied()
-        cluster.wait_for_events(chance.randrange(1, 300))
-        if cluster.network.is_over("worker 0"):
-            return
-        victim = chance.randrange(3)
-        cluster.network.kill(f"server {victim}")
-        cluster.start_server(victim)
-
     for rank in range(2):
         cluster.start_worker(rank, program)
-    cluster.meddle(meddler)
+    cluster.lose_a_server(random.Random(seed), most=300)
     cluster.run()
 
     assert set(found) == {undisturbed()}

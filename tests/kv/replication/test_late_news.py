@@ -28,12 +28,6 @@ class Deafness:
         return self.lasts and is_report and meta.sender == SERVER_1
 
 
-def rows_of(cluster: Replicated, rank: int) -> np.ndarray:
-    """All rows that a server holds, own ones and copies, by key."""
-    ((_, store),) = cluster.servers[rank].engine.tables[0].store.stores
-    return store.pull(KEYS, create=False)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_push_between_a_complete_copy_and_its_map_is_in_the_copy(seed: int) -> None:
     deafness = Deafness()
@@ -51,8 +45,8 @@ def test_a_push_between_a_complete_copy_and_its_map_is_in_the_copy(seed: int) ->
         deafness.lasts = False
         cluster.wait_until_copied()
 
-        np.testing.assert_array_equal(rows_of(cluster, 0), -np.ones((KEYS.size, 1)))
-        np.testing.assert_array_equal(rows_of(cluster, 1), -np.ones((KEYS.size, 1)))
+        np.testing.assert_array_equal(cluster.rows_of(0, KEYS), -np.ones((KEYS.size, 1)))
+        np.testing.assert_array_equal(cluster.rows_of(1, KEYS), -np.ones((KEYS.size, 1)))
 
     cluster.start_worker(0, program)
     cluster.run()

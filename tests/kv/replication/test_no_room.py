@@ -16,6 +16,7 @@ from kv.placement_desk import FIRST_RETRY
 from kv.remote_worker import RemoteWorker
 from kv.tables import RemoteSparseTable
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(200, dtype=np.uint64)
@@ -36,7 +37,7 @@ def push(worker: RemoteWorker, table: RemoteSparseTable, keys: np.ndarray) -> No
     worker.wait(table.push(keys, np.ones((keys.size, 2))))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, fast=3))
 def test_a_backup_without_room_stops_nobody_and_is_tried_again(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -75,7 +76,7 @@ def test_a_backup_without_room_stops_nobody_and_is_tried_again(
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(16, fast=8))
 def test_a_backup_that_is_about_full_has_all_that_was_answered_or_is_none(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,12 +8,13 @@ import pytest
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(200, dtype=np.uint64)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, fast=2))
 @pytest.mark.parametrize(
     ("replicas", "before", "after"), [(0, 2, 3), (1, 2, 3), (0, 3, 1), (1, 3, 2)]
 )

@@ -12,14 +12,10 @@ from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
 from postoffice.errors import FencedNodeError
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(100, dtype=np.uint64)
-
-
-def seeds(count: int, fast: int) -> list[object]:
-    """`count` orders of events, of which the first `fast` are tried in every run."""
-    return [s if s < fast else pytest.param(s, marks=pytest.mark.slow) for s in range(count)]
 
 
 class Trouble:

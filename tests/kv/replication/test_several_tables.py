@@ -11,6 +11,7 @@ from kv.errors import MissingKeyError
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 
 KEYS = np.arange(200, dtype=np.uint64)
@@ -18,7 +19,7 @@ DENSE = 40_000
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=4))
 def test_all_tables_of_a_push_arrive_once_while_slots_move_for_the_first_time(
     seed: int, replicas: int
 ) -> None:
@@ -57,11 +58,10 @@ def test_all_tables_of_a_push_arrive_once_while_slots_move_for_the_first_time(
     cluster.run()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=4))
 def test_all_tables_of_a_push_arrive_once_though_a_server_is_killed(seed: int) -> None:
     plan = FaultPlan(seed, everywhere=Faults(drop=0.1, duplicate=0.05, reorder=0.1))
     cluster = Replicated(seed, plan=plan)
-    chance = random.Random(seed)
 
     def program(worker: RemoteWorker) -> None:
         options = {"optimizer": SGD(lr=1), "initializer": None}
@@ -77,16 +77,8 @@ def test_all_tables_of_a_push_arrive_once_though_a_server_is_killed(seed: int) -
         for values in worker.pull_many([(one, KEYS), (two, KEYS), dense]):
             np.testing.assert_array_equal(values, -12)
 
-    def meddler() -> None:
-        cluster.wait_until_copied()
-        cluster.wait_for_events(chance.randrange(1, 150))
-        if not cluster.network.is_over("worker 0"):
-            victim = chance.randrange(2)
-            cluster.network.kill(f"server {victim}")
-            cluster.start_server(victim)
-
     cluster.start_worker(0, program)
-    cluster.meddle(meddler)
+    cluster.lose_a_server(random.Random(seed), most=150)
     cluster.run()
 
 

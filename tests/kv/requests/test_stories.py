@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from kv.requests import Incoming, Outgoing, Windows
-from tests.kv.requests.model import Cluster, Mood, Parts
+from tests.kv.requests.model import Cluster, Letter, Mood, Parts
 
 PUSH = {"direct": True, "pull": False, "everywhere": False}
 MERGED = {**PUSH, "direct": False}
@@ -44,12 +44,18 @@ def test_the_lost_answer_to_a_held_push_is_fetched_by_a_reminder():
         tell_of_a_lost_answer(Cluster(Parts(outgoing=NeverReminds)))
 
 
-def tell_of_a_late_merge(cluster: Cluster) -> None:
-    """Worker 9's push is merged; the dispatcher dies while the merged one is under way."""
+def merged_under_way(cluster: Cluster) -> Letter:
+    """Worker 9's push is merged, and the merged one is under way to server 8."""
     cluster.push(9, {0: 1}, **MERGED)
     cluster.deliver(0)
     cluster.flush()
     [late] = cluster.intercept(8)
+    return late
+
+
+def tell_of_a_late_merge(cluster: Cluster) -> None:
+    """Worker 9's push is merged; the dispatcher dies while the merged one is under way."""
+    late = merged_under_way(cluster)
     cluster.kill_dispatcher(returns=False, haunts=False)
     cluster.learn(9)
     cluster.settle()  # the worker sends it itself
@@ -73,10 +79,7 @@ def test_a_merge_that_outlives_its_dispatcher_does_not_count_beside_its_pushes()
 
 def tell_of_a_server_without_news(cluster: Cluster) -> None:
     """As before, but server 8 has not heard of the death when the worker's own push comes."""
-    cluster.push(9, {0: 1}, **MERGED)
-    cluster.deliver(0)
-    cluster.flush()
-    [late] = cluster.intercept(8)
+    late = merged_under_way(cluster)
     cluster.kill_dispatcher(returns=False, haunts=False)
     cluster.learn(9)
     cluster.deliver_all()
@@ -100,10 +103,7 @@ def test_a_server_fences_a_dispatcher_before_it_looks_at_its_workers_pushes():
 
 def tell_of_a_slot_that_brings_a_fence(cluster: Cluster) -> None:
     """Slot 0 moves, with the push that its worker sent itself, to a server without the news."""
-    cluster.push(9, {0: 1}, **MERGED)
-    cluster.deliver(0)
-    cluster.flush()
-    [late] = cluster.intercept(8)
+    late = merged_under_way(cluster)
     cluster.move(0, 10)
     cluster.learn(10)  # the map, but not the death that follows
     cluster.kill_dispatcher(returns=False, haunts=False)
