@@ -200,11 +200,8 @@ def _quantised(
     elif kind == packets.SIGNS:
         codes = np.zeros(head.values_nbytes, np.uint8)
         means = scales.reshape(2, -1)
-        if flags:
-            onebit.row_means(frozen(y), means)
-        else:
-            sums, counts = np.empty(means.shape), np.empty(means.shape, np.int64)
-            onebit.column_means(frozen(y), sums, counts, means)
+        mean_of, lanes = (onebit.row_means, 16) if flags else (onebit.column_means, y.shape[1])
+        mean_of(frozen(y), np.empty((2, lanes)), np.empty((2, lanes), np.int64), means)
         onebit.to_signs(y, frozen(means), bool(flags), codes)
     else:
         codes = flat.copy()
@@ -239,7 +236,7 @@ def decode(frame: NDArray[Any], rows: int, dim: int) -> Decoded:
         PacketError: it is no packet, or none about so many.
     """
     head = packets.read_head(frame, rows, dim)
-    rest = frame[head.nbytes :]
+    rest = np.ascontiguousarray(frame[head.nbytes :])
     if head.flags & packets.ZSTD:
         rest = stretch(rest, head)
     parts = packets.take_apart(rest, head)
@@ -276,6 +273,7 @@ def _read(parts: packets.Parts, head: Head, out: Values) -> None:
     elif head.kind == packets.BYTES:
         quantise.from_bytes(codes, head.run, scales, flat)
     elif head.kind == packets.SIGNS:
-        onebit.from_signs(codes, scales.reshape(2, -1), bool(head.flags & packets.BY_ROW), out)
+        means, by_row = scales.view(np.uint32).reshape(2, -1), bool(head.flags & packets.BY_ROW)
+        onebit.from_signs(codes, means, by_row, out.view(np.uint32))
     else:
         flat[:] = codes

@@ -49,7 +49,8 @@ class Scheme(Named):
             value = getattr(self, field.name)
             if value != field.default:
                 number = repr(value).removesuffix(".0")
-                parts.append(number if place == len(parts) else f"{field.name}={number}")
+                is_plain = place == 1 and field.name != "feedback"
+                parts.append(number if is_plain else f"{field.name}={number}")
         return ":".join(parts)
 
     def _check_switch(self, setting: str) -> None:

@@ -39,20 +39,26 @@ def column_means(x, sums, counts, means):
 
 
 @kernel
-def row_means(x, means):
-    """The same of each row.  x: float32 (n, dim), only read; means: float32 (2, n), written."""
-    width = np.uint64(x.shape[1])
+def row_means(x, sums, counts, means):
+    """The same of each row.
+
+    x: float32 (n, dim), only read; sums: float64 (2, 16), counts: int64 (2, 16), for the kernel's
+    use: partial sums, since one chain of additions would cost more than all the rest; means:
+    float32 (2, n), written."""
+    width, lanes = np.uint64(x.shape[1]), np.uint64(sums.shape[1])
     for i in range(np.uint64(x.shape[0])):
-        above = below = 0.0
-        count = 0
-        for j in range(width):
-            value = x[i, j]
-            is_above = value >= 0
-            above += value if is_above else 0.0
-            below += 0.0 if is_above else value
-            count += is_above
-        means[ABOVE, i] = above / max(count, 1)
-        means[BELOW, i] = below / max(np.int64(width) - count, 1)
+        sums[:] = 0.0
+        counts[:] = 0
+        for start in range(ZERO, width, lanes):
+            for k in range(min(lanes, width - start)):
+                value = x[i, start + k]
+                is_above = value >= 0
+                sums[ABOVE, k] += value if is_above else 0.0
+                sums[BELOW, k] += 0.0 if is_above else value
+                counts[ABOVE, k] += is_above
+        count = counts[ABOVE].sum()
+        means[ABOVE, i] = sums[ABOVE].sum() / max(count, 1)
+        means[BELOW, i] = sums[BELOW].sum() / max(np.int64(width) - count, 1)
 
 
 @kernel
@@ -66,22 +72,24 @@ def to_signs(x, means, by_row, out):
         place = i * width
         for j in range(width):
             value, k = x[i, j], i if by_row else j
-            is_above = value >= 0
-            out[place >> THREE] |= np.uint8(is_above) << np.uint8(place & SEVEN)
-            x[i, j] = value - (means[ABOVE, k] if is_above else means[BELOW, k])
+            side = np.uint64(value >= 0)
+            out[place >> THREE] |= np.uint8(side << (place & SEVEN))
+            x[i, j] = value - means[side, k]
             place += ONE
 
 
 @kernel
 def from_signs(signs, means, by_row, out):
-    """What `to_signs` wrote, as floats.
+    """What `to_signs` wrote, as the bits of floats: chosen by arithmetic, since no branch on random
+    bits is foreseen.
 
-    signs: uint8; means: as there; out: float32 (n, dim), written."""
+    signs: uint8; means: uint32, the bits of those there; out: uint32 (n, dim), the bits of float32,
+    written."""
     width = np.uint64(out.shape[1])
     for i in range(np.uint64(out.shape[0])):
-        place = i * width
+        start, row = i * width, out[i]
         for j in range(width):
-            k = i if by_row else j
-            is_above = (signs[place >> THREE] >> np.uint8(place & SEVEN)) & np.uint8(1)
-            out[i, j] = means[ABOVE, k] if is_above else means[BELOW, k]
-            place += ONE
+            place, k = start + j, i if by_row else j
+            side = np.uint32(signs[place >> THREE] >> np.uint8(place & SEVEN)) & np.uint32(1)
+            below, above = means[BELOW, k], means[ABOVE, k]
+            row[j] = np.uint32(below ^ ((below ^ above) & np.uint32(np.uint32(0) - side)))

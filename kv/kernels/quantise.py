@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from kv.kernels.halves import nearest, widened
+from kv.kernels.halves import DROPPED, HALF, LEAST_NORMAL, REBIAS, widened
 from kv.kernels.jit import bits_of, float_of, kernel
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
-MAGNITUDE = np.uint32(0x7FFFFFFF)
+SIGN, MAGNITUDE = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
+KEPT = np.uint32(0xFFFFE000)  # bits of a float32 that a half has
 UPPER = np.uint32(16)  # bits of a float32 that a bfloat16 has not
 GREATEST_BFLOAT = np.uint32(0x7F7F)
 ROUNDER = np.float32(12582912.0)  # 1.5 * 2^23: added and taken away it rounds, ties to even
 STEPS = np.float32(127.0)
+GREATEST = np.float32(3.4028235e38)  # rounding up must not lead beyond it
 
 
 @kernel
@@ -34,19 +36,27 @@ def greatest_magnitude(x):
 def to_halves(x, scale, back, out):
     """out = the halves nearest to scale x.
 
-    x: float32 (n,), left as the error; scale, back: float32, powers of two whose product is 1;
-    out: uint16 (n,), written."""
+    x: float32 (n,), left as the error; scale, back: float32, powers of two whose product is 1, so
+    that scale x is below 65520, from where on halves are infinite; out: uint16 (n,), written."""
     for i in range(np.uint64(x.size)):
-        half = nearest(x[i] * scale)
-        out[i] = np.uint16(half)
-        x[i] -= widened(half) * back
+        bits = bits_of(x[i] * scale)
+        sign = np.uint32(bits & SIGN)
+        magnitude = np.uint32(bits & MAGNITUDE)
+        odd = np.uint32((magnitude >> DROPPED) & np.uint32(1))
+        normal = np.uint32(np.uint32(magnitude + np.uint32(0xFFF) + odd) & KEPT)
+        tiny = float_of(magnitude) + np.float32(0.5)  # rounded by the addition
+        is_normal = magnitude >= LEAST_NORMAL
+        code = np.uint32(normal - REBIAS) >> DROPPED if is_normal else bits_of(tiny) - HALF
+        rounded = normal if is_normal else bits_of(tiny - np.float32(0.5))
+        out[i] = np.uint16(code | (sign >> UPPER))
+        x[i] -= min(max(float_of(np.uint32(rounded | sign)) * back, -GREATEST), GREATEST)
 
 
 @kernel
 def from_halves(halves, back, out):
     """out = back times what the halves are.  halves: uint16 (n,); out: float32 (n,), written."""
     for i in range(np.uint64(halves.size)):
-        out[i] = widened(np.uint32(halves[i])) * back
+        out[i] = min(max(widened(np.uint32(halves[i])) * back, -GREATEST), GREATEST)
 
 
 @kernel
@@ -92,7 +102,7 @@ def to_bytes(x, width, scales, out):
             step = (step + ROUNDER) - ROUNDER
             step = step if scale > 0 else np.float32(0)
             out[i] = np.int8(step)
-            x[i] -= step * scale
+            x[i] -= min(max(step * scale, -GREATEST), GREATEST)
 
 
 @kernel
@@ -105,4 +115,4 @@ def from_bytes(codes, width, scales, out):
         start = group * run
         scale = scales[group]
         for i in range(start, min(start + run, size)):
-            out[i] = np.float32(codes[i]) * scale
+            out[i] = min(max(np.float32(codes[i]) * scale, -GREATEST), GREATEST)

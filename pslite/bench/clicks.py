@@ -29,7 +29,7 @@ class Shape:
         hidden: width of the layer.
     """
 
-    values: tuple[int, ...] = (50_000, 20_000, 5_000, 2_000, 500, 100, 30, 10)
+    values: tuple[int, ...] = (20_000, 8_000, 2_000, 1_000, 300, 100, 30, 10)
     dim: int = 16
     hidden: int = 32
 
@@ -74,7 +74,7 @@ def make_clicks(rows: int, shape: Shape, seed: int = 1) -> Clicks:
         factors = chance.normal(0, 0.45, (size, hidden))[values[:, field]]
         total += factors
         squares += factors**2
-        logits += chance.normal(0, 0.35, size)[values[:, field]]
+        logits += chance.normal(0, 0.55, size)[values[:, field]]
     logits += 0.5 * (total**2 - squares).sum(axis=1) - 1.5
     labels = chance.random(rows) < 1 / (1 + np.exp(-logits))
     offsets = (np.arange(count, dtype=np.uint64) + np.uint64(1)) << np.uint64(FIELD_BITS)
