@@ -88,6 +88,7 @@ class Dispatcher:
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
         self._under_way = 0
+        self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
         self._handlers: dict[int, Callable[[Message], None]] = {
             Command.PUSH: self._push,
@@ -255,15 +256,18 @@ class Dispatcher:
 
     def _send(self, parts: Sequence[Part], shards: Sequence[Shard]) -> None:
         tables = self.tables.named(tables_of(shards))
+        self._with_servers.update(shard.rank for shard in shards)
         self.counts["merges"] += 1
         self.counts["rows_out"] += sum(len(values) for _, values in parts)
 
         def answered(error: BaseException | None, said: Error | None) -> None:
             with self._lock:
                 self._under_way -= 1
+                self._with_servers.subtract(shard.rank for shard in shards)
                 for shard in shards:
                     self._pushed(shard, error, said)
                 self._look_at_all()
+                self._say_steps()
 
         try:
             self.servers.push(tables, parts, resolve(shards), answered)
@@ -369,7 +373,7 @@ class Dispatcher:
             return True
         # Where rows may move another server may become the owner of a push's rows, and would not
         # know that it is to come: all must have it before any hears of the step's end.
-        return self._may_move and bool(self._under_way)
+        return self._may_move and self._with_servers[rank] > 0
 
     def _finish(self, message: Message) -> None:
         rank = role_and_rank(message.meta.sender)[1]
