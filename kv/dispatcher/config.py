@@ -22,6 +22,9 @@ class DispatcherConfig:
     max_shard_size: NBytes = 1 << 20  # larger pushes are split, also where they are added up
     parallel_aggregators: int = 4  # threads that add up pushes, each its own part of the keys
     emergency_flush_threshold: int = 1000  # pushes waiting, above which all are sent on
+    cache_size: NBytes = 64 << 20  # bytes of rows of a table kept for other workers; 0: none
+    cache_age: Seconds = 0.0  # async: how long pulls are answered from there; 0s: never
+    cache_staleness: int = 16  # async: updates since then, above which they are not
     max_under_way: int = 16  # merged pushes that servers have not answered; more are not sent
 
     def __post_init__(self) -> None:
@@ -30,6 +33,8 @@ class DispatcherConfig:
         self._least("max_under_way", 1)
         self._least("max_shard_size", 4096)
         self._least("flush_size", 4096)
+        for key in ("cache_size", "cache_age", "cache_staleness"):
+            self._least(key, 0)
         for key in ("flush_interval", "round_interval"):
             if getattr(self, key) <= 0:
                 problem = f"expected a time above 0s, got {getattr(self, key):g}s"

@@ -9,6 +9,7 @@ it for the time of a decision; rows are added up without it, by the executor's t
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,17 +22,18 @@ from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.assignment import workers_of
 from kv.dispatcher.buffers import Pair, Pairs, Place
+from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.known_tables import KnownTables
-from kv.dispatcher.receiving import Shard, received
+from kv.dispatcher.reading import Reader
+from kv.dispatcher.receiving import Shard, Values, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
 from kv.dispatcher.stepping import Steps
 from kv.dispatcher.upstream import Error, Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
-from kv.pulling import Pull
 from kv.retrying import Retry
 from kv.server import error_answer
 from kv.table_protocol import WITH_KEYS, WITH_VALUES, Command
@@ -39,11 +41,12 @@ from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.errors import CodecError, PsliteError
-from van.message import Flag, Kind, Message, Meta, answer_to
+from van.message import Clock, Flag, Kind, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
 
 _VALUED = frozenset(map(int, WITH_VALUES))
+_OUTRIGHT = (Command.ASSIGN, Command.DELETE)
 NOT_DONE = "UnknownKeyListError"  # of a push: it settles nothing, since it comes again
 
 
@@ -75,18 +78,21 @@ class Dispatcher:
     ) -> None:
         self.office, self.config, self._may_move = office, config, may_move
         self.tables = KnownTables()
+        self._lock = threading.RLock()
         self.servers = Servers(
-            office, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+            office, self._lock, self._receive, key_cache, key_deltas, max_staleness, retry, seed
         )
         self.executor = Executor(threads, self._break, "pslite dispatcher")
         self.failure: BaseException | None = None
         self.counts: Counter[str] = Counter()
         self.flushes: Counter[str] = Counter()
-        self._lock = threading.RLock()
         self._repeats = Repeats(office)
         self._lists = KeptLists(key_cache)
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
+        self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
+        cache = RowCache(config, self.servers.versions, 2 * office.shape.workers)
+        self._reader = Reader(self.servers, cache, self.counts, lambda: office.van.now())
         self._under_way = 0
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
@@ -283,6 +289,7 @@ class Dispatcher:
     def _pushed(self, shard: Shard, error: BaseException | None, said: Error | None) -> None:
         """All servers have answered a worker's push."""
         message = shard.message
+        self._pushed_at[shard.rank] = self.office.van.now()
         if error is not None:
             self._fail(message, error, said)
         elif message.meta.cmd == Command.PUSH_PULL:
@@ -306,16 +313,22 @@ class Dispatcher:
         rank = role_and_rank(meta.sender)[1]
         self.counts["pulls"] += 1
 
-        def done(error: BaseException | None, said: Error | None, pull: Pull) -> None:
+        def done(
+            error: BaseException | None,
+            said: Error | None,
+            values: list[Values],
+            clocks: tuple[Clock, ...],
+        ) -> None:
             if error is not None:
                 self._fail(message, error, said)
-                return
-            clocks = tuple(
-                (table, clock, ((server, 0),)) for (table, server), clock in pull.clocks.items()
-            )
-            self._answer(message, Message(answer_to(meta, clocks=clocks), list(pull.results())))
+            else:
+                self._answer(message, Message(answer_to(meta, clocks=clocks), list(values)))
 
-        self.servers.pull(tables, keys, rank, step, create, meta.priority, done)
+        # Where nobody waits for a worker, rounds close without it.
+        may_share = meta.cmd == Command.PULL and not self._progress.finished[rank]
+        pushed = self._pushed_at.get(rank, -math.inf)
+        read = self._reader.read
+        read(tables, keys, rank, step, create, meta.priority, done, may_share, pushed)
 
     # -- steps -------------------------------------------------------------------
 
@@ -415,6 +428,9 @@ class Dispatcher:
     def _answer(self, message: Message, answer: Message) -> None:
         meta: Meta = message.meta
         with self._lock:
+            if meta.cmd in _OUTRIGHT:
+                for table in self.tables.of(meta):
+                    self._reader.cache.forget(table)
             error = answer.meta.error
             if error is not None and error[0] == NOT_DONE:
                 stream = self._repeats.windows.find(meta)
@@ -445,4 +461,4 @@ class Dispatcher:
             }
 
 
-_COUNTED = ("pushes", "merges", "rows_in", "rows_out", "pulls")
+_COUNTED = ("pushes", "merges", "rows_in", "rows_out", "pulls", "cache_hits", "cache_misses")

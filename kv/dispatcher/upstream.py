@@ -8,6 +8,7 @@ two of one push could share a slot, by which servers remember what is inside.
 from __future__ import annotations
 
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -52,6 +53,7 @@ class Servers:
 
     Args:
         office: the dispatcher's node.
+        lock: the dispatcher's, which is held when something is called back.
         receive: takes what workers ask.
         key_cache, key_deltas: as for workers, see `kv.remote_worker`.
         max_staleness, retry, seed: of pushes that servers refuse as too stale, likewise.
@@ -64,6 +66,7 @@ class Servers:
     def __init__(
         self,
         office: Postoffice,
+        lock: threading.RLock,
         receive: Callable[[Message], None],
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
@@ -71,7 +74,7 @@ class Servers:
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         seed: int = 1,
     ) -> None:
-        self.office, self.versions = office, VersionClock()
+        self.office, self._lock, self.versions = office, lock, VersionClock()
         self.slots = SlotMap.even(max(1, office.shape.servers))
         self.counts: Counter[str] = Counter()
         self.pushes = Upstream(TABLES_APP, 0, office, remote_error, receive)
@@ -280,9 +283,10 @@ class Servers:
             return True
 
         def ended(error: BaseException | None) -> None:
-            if error is None and finish is not None:
-                finish(sorted(answers, key=lambda answer: answer.meta.sender))
-            answered(error, said[0] if said else None)
+            with self._lock:
+                if error is None and finish is not None:
+                    finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                answered(error, said[0] if said else None)
 
         self.pushes.ask(servers, send, ended, take=take)
 
@@ -318,9 +322,10 @@ class Servers:
             return True
 
         def ended(error: BaseException | None) -> None:
-            if error is None and finish is not None:
-                finish(sorted(answers, key=lambda answer: answer.meta.sender))
-            answered(error, said[0] if said else None)
+            with self._lock:
+                if error is None and finish is not None:
+                    finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                answered(error, said[0] if said else None)
 
         taking = take
         if writes and question.command in PUSHES and self._stale is not None:
