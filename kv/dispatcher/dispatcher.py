@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.delivery.repeats import Repeats
@@ -25,9 +27,10 @@ from kv.dispatcher.buffers import Pair, Pairs, Place
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
+from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
 from kv.dispatcher.known_tables import KnownTables
 from kv.dispatcher.reading import Reader
-from kv.dispatcher.receiving import Shard, Values, received
+from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
 from kv.dispatcher.stepping import Steps
@@ -90,6 +93,7 @@ class Dispatcher:
         self._lists = KeptLists(key_cache)
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
+        self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
         self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
         cache = RowCache(config, self.servers.versions, 2 * office.shape.workers)
         self._reader = Reader(self.servers, cache, self.counts, lambda: office.van.now())
@@ -206,14 +210,27 @@ class Dispatcher:
         shard = received(message, tables)
         is_merged = all(table.may_merge for table in tables)
         has_rounds = any(table.has_rounds for table in tables)
-        place: Place = (shard.tables, None)
-        if has_rounds and is_merged:
-            place = ((), shard.step)
-        pair = self._pairs.of(place, is_merged)
-        pair.filling.add(shard, self.office.van.now())
         self.counts["pushes"] += 1
         self.counts["rows_in"] += shard.rows
+        place: Place = (shard.tables, None, False)
+        if has_rounds and is_merged:
+            place = ((), shard.step, False)
+        elif is_merged and self._hot is not None and self._stays_put:
+            ahead, shard = parted(shard, self._hot)
+            if ahead is not None:
+                self.counts["rows_ahead"] += ahead.rows
+                self._fill((ahead.tables, None, True), ahead, True)
+        self._fill(place, shard, is_merged)
+
+    def _fill(self, place: Place, shard: Shard, is_merged: bool) -> None:
+        pair = self._pairs.of(place, is_merged)
+        pair.filling.add(shard, self.office.van.now())
         self._look_at(pair)
+
+    @property
+    def _stays_put(self) -> bool:
+        """Whether rows keep their owners: which of them came ahead is known to these alone."""
+        return not self._may_move and not self.servers.slots.version
 
     # -- buffers that leave -------------------------------------------------------------------
 
@@ -271,14 +288,33 @@ class Dispatcher:
                 self._under_way -= 1
                 self._with_servers.subtract(shard.rank for shard in shards)
                 for shard in shards:
-                    self._pushed(shard, error, said)
+                    if shard.cold is None:
+                        self._pushed(shard, error, said)
+                    elif error is None:
+                        shard.cold.waits -= 1
+                    else:
+                        self._drop(shard.cold, error, said)
                 self._look_at_all()
                 self._say_steps()
 
         try:
-            self.servers.push(tables, parts, resolve(shards), answered)
+            masks = None
+            if shards[0].cold is not None:
+                masks = [
+                    masks_of(keys, [_keys_in(shard, table.id) for shard in shards])
+                    for table, (keys, _) in zip(tables, parts, strict=True)
+                    if keys is not None
+                ]
+            self.servers.push(tables, parts, resolve(shards), answered, masks)
         except PsliteError as error:  # such as numbers that are not finite
             answered(error, None)
+
+    def _drop(self, cold: Shard, error: BaseException, said: Error | None) -> None:
+        """The hot rows of a push were refused, and so is the rest."""
+        for pair in self._pairs:
+            if cold in pair.filling.shards:
+                pair.filling.shards.remove(cold)
+        self._pushed(cold, error, said)
 
     def _has_left(self, pair: Pair) -> None:
         """A buffer has been sent: another may leave, and ends of steps may follow it."""
@@ -461,4 +497,21 @@ class Dispatcher:
             }
 
 
-_COUNTED = ("pushes", "merges", "rows_in", "rows_out", "pulls", "cache_hits", "cache_misses")
+def _keys_in(shard: Shard, table: int) -> Keys:
+    """A shard's keys of a sparse table; none, if it has nothing of it."""
+    for name, (keys, _) in zip(shard.tables, shard.parts, strict=True):
+        if name == table and keys is not None:
+            return keys
+    return np.empty(0, np.uint64)
+
+
+_COUNTED = (
+    "pushes",
+    "merges",
+    "rows_in",
+    "rows_out",
+    "pulls",
+    "cache_hits",
+    "cache_misses",
+    "rows_ahead",
+)

@@ -15,11 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kv.asking import Asking, Entry, Lines, Question, server_ids
-from kv.cutting import Piece, cut_keys, pieces_of
+from kv.cutting import Piece, Range, cut_keys, pieces_of
 from kv.dispatcher.aggregating import Part
 from kv.dispatcher.asking import Upstream
+from kv.dispatcher.hotkeys import Masks
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
 from kv.dispatcher.resolving import Resolved
@@ -122,16 +124,28 @@ class Servers:
         parts: Sequence[Part],
         resolved: Resolved,
         answered: Answered,
+        masks: Sequence[Masks] | None = None,
     ) -> None:
         """Send a push that stands for those it lists.
 
         Args:
             parts: by table keys, increasing, and gradients.
             answered: called when every server has it, or one has refused it.
+            masks: if these are hot rows, sent ahead: by table which pushes have each of them.
         """
-        writes = [self._write(table, *part) for table, part in zip(tables, parts, strict=True)]
+        writes: list[Writing] = [
+            self._write(table, *part) for table, part in zip(tables, parts, strict=True)
+        ]
         is_single = len(resolved.constituents) == 1  # a merged list does not come again
+        if masks is not None:
+            writes = [
+                AheadWrite(write, mask)
+                for write, mask in zip(writes, masks, strict=True)
+                if isinstance(write, SparseWrite)
+            ]
         body: dict[str, Any] = {} if resolved.weight == 1.0 else {"weight": resolved.weight}
+        if masks is not None:
+            body["ahead"] = True
         if resolved.rests:
             body["rest"] = resolved.rests
         if self._stale is not None and self._stale.retry.most:
@@ -144,7 +158,7 @@ class Servers:
             self.slots,
             body or None,
             resolved.priority,
-            self._signature(tables, [keys for keys, _ in parts]) if is_single else 0,
+            self._signature(tables, [keys for keys, _ in parts]) if is_single and not masks else 0,
             resolved.bases,
             tuple(map(tuple, resolved.constituents)),
         )
@@ -301,6 +315,8 @@ class Servers:
         finish: Callable[[list[Message]], Any] | None = None,
     ) -> None:
         lines = self.lines
+        if question.body and "ahead" in question.body:  # its arrays come in threes
+            lines = replace(lines, codes=[False] * len(lines.servers))
         cuts = [entry.cut for entry in entries]
         pieces: Sequence[Piece] = pieces_of(cuts, len(lines.servers), lambda server: _WHOLE)
         if writes:
@@ -341,6 +357,24 @@ class Servers:
     @staticmethod
     def _send(asking: Asking, customer: Upstream, first: int, oldest: int) -> None:
         asking.send(first, oldest)
+
+
+class AheadWrite(SparseWrite):
+    """Hot rows, with the bits of the pushes that have each of them."""
+
+    __slots__ = ("_masks",)
+
+    def __init__(self, write: SparseWrite, masks: Masks) -> None:
+        for name in SparseWrite.__slots__:
+            setattr(self, name, getattr(write, name))
+        self._masks = masks
+
+    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
+        """Keys, values and bits of a range of a server's rows."""
+        rows: Any = slice(part.start, part.stop)
+        if self.cut.order is not None:
+            rows = self.cut.rows(server, part.start, part.stop)
+        return [*super().arrays(server, part), self._masks[rows]]
 
 
 def merged_rows(parts: Sequence[Part]) -> int:
