@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from postoffice.errors import ObserverError
 from postoffice.node import Node, Role, node_name
 from postoffice.observer import Observer
 from pslite.columns import columns, counted, sized
@@ -81,7 +82,41 @@ def status(observer: Observer) -> str:
     heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    return "\n".join([heading, columns(rows, left=5), *cluster["remarks"]])
+    found = [heading, columns(rows, left=5), *cluster["remarks"]]
+    nodes = [node for node in map(Node.unpack, cluster["nodes"]) if node.id not in gone]
+    facts: dict[int, Report] = {}
+    for node in nodes:
+        if node.role is Role.DISPATCHER:
+            with suppress(ObserverError):  # it may just have died: the table above says so
+                facts[node.rank] = observer.ask(node, "dispatcher")
+    return "\n".join([*found, *([dispatchers(facts)] if facts else [])])
+
+
+def dispatchers(facts: dict[int, Report]) -> str:
+    """What dispatchers do, by rank: what waits, what they have merged, when they sent it on."""
+    rows = [
+        ["dispatcher", "workers", "queue", "under way", "pushes", "merged", "rows in", "rows out"]
+    ]
+    rows[0] += ["merge ratio", "cache hits", "flushes by cause"]
+    for rank, said in sorted(facts.items()):
+        causes = ", ".join(f"{cause}: {count}" for cause, count in sorted(said["flushes"].items()))
+        ratio = f"{said['rows_in'] / said['rows_out']:.2f}" if said["rows_out"] else "-"
+        rows.append(
+            [
+                str(rank),
+                ", ".join(map(str, said["workers"])),
+                counted(said["queue"]),
+                counted(said["under_way"]),
+                counted(said["pushes"]),
+                counted(said["merges"]),
+                counted(said["rows_in"]),
+                counted(said["rows_out"]),
+                ratio,
+                share(said["cache_hits"], said["cache_misses"]),
+                causes or "-",
+            ]
+        )
+    return columns(rows, left=2)
 
 
 def table_reports(observer: Observer) -> dict[str, list[Report]]:

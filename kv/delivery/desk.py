@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kv.delivery.repeats import again, former_life
 from kv.delivery.windows import Entry, Failure, Mask, Stream, Windows, no_mask
 from kv.dispatcher.constituents import constituents_of
+from kv.dispatcher.hotkeys import keys_within
 from kv.engine import Write
 from kv.engine_table import BlockTable, Table
 from kv.errors import KVError, UnknownTableError
@@ -97,6 +98,8 @@ class Desk:
 
     def _is_new(self, message: Message, stream: Stream) -> bool:
         meta = message.meta
+        if meta.constituents:
+            _take_masks(message)
         if (meta.timestamp, meta.piece) in stream.in_hand:
             self._send(Message(answer_to(meta, Kind.HELD, map_version=self.map_version)))
             return False
@@ -113,7 +116,7 @@ class Desk:
         if meta.timestamp in stream.entries:
             if not self._is_left(message, stream):
                 return False
-        elif meta.constituents and not self._may_merge(message):
+        elif meta.constituents and not _is_ahead(meta) and not self._may_merge(message):
             return False
         if meta.constituents:
             self._take_in_hand(meta)
@@ -238,6 +241,8 @@ class Desk:
         ):
             if keys is not None:
                 rows = ~self.windows.applied(entry, table.id)[row_slots(table, keys)]
+                if table.id in entry.ahead:
+                    rows &= ~np.isin(keys, entry.ahead[table.id], assume_unique=True)
                 keys, values = keys[rows], values[rows]
             left.append((number, keys, values))
         return left
@@ -248,9 +253,12 @@ class Desk:
         """A push has been applied; other threads than the van's hold `noting`."""
         meta = message.meta
         if meta.constituents:
-            extent = self._extent(message)
-            for one in constituents_of(meta):
-                self.windows.record_inside(one, extent)
+            if _is_ahead(meta):
+                self._note_ahead(message)
+            else:
+                extent = self._extent(message)
+                for one in constituents_of(meta):
+                    self.windows.record_inside(one, extent)
         stream = self.windows.find(meta)
         if stream is None:
             return
@@ -259,6 +267,14 @@ class Desk:
             stream.entries[meta.timestamp] = None
         else:
             self.windows.record(stream, meta, extent)
+
+    def _note_ahead(self, message: Message) -> None:
+        """Hot rows of pushes have been applied, whose other rows are to come."""
+        meta = message.meta
+        for place, (_, table, _) in enumerate(self._tables_of(meta)):
+            keys, masks = message.arrays[2 * place], meta.body["ahead"][place]
+            for number, one in enumerate(constituents_of(meta)):
+                self.windows.record_ahead(one, table.id, keys_within(keys, masks, number))
 
     def _extent(self, message: Message) -> Mask | None:
         """The slots for which a request speaks; None: all of this server's."""
@@ -344,6 +360,19 @@ class Desk:
     def gate(self, slots: Mask) -> None:
         """Take no more requests about these slots: they are on their way to another server."""
         self._gated = slots if slots.any() else None
+
+
+def _is_ahead(meta: Meta) -> bool:
+    """Whether a merged push is of hot rows, sent ahead of the rest of the pushes inside."""
+    return bool(meta.body and "ahead" in meta.body)
+
+
+def _take_masks(message: Message) -> None:
+    """Put aside the third array of each table of hot rows, which says whose they are."""
+    meta = message.meta
+    if _is_ahead(meta) and meta.body["ahead"] is True:
+        meta.body["ahead"] = message.arrays[2::3]
+        message.arrays = [a for place, a in enumerate(message.arrays) if place % 3 < 2]
 
 
 def _comes_again(meta: Meta) -> bool:

@@ -50,6 +50,7 @@ class Entry:
         failure: why.
         answer: what was answered, where that cannot be made again.
         tables: by id, packed bits of the slots where that table alone has it.
+        ahead: by id of a table, the keys whose rows it has had already: uint64, increasing.
     """
 
     applied: bytes = b""
@@ -57,6 +58,7 @@ class Entry:
     failure: Failure | None = None
     answer: Message | None = None
     tables: dict[int, bytes] = field(default_factory=dict)
+    ahead: dict[int, NDArray[np.uint64]] = field(default_factory=dict)
 
 
 class Stream:
@@ -188,6 +190,15 @@ class Windows:
         stream = self.inside(one)
         if stream is not None and one.timestamp >= stream.watermark:
             self.record(stream, Meta(timestamp=one.timestamp), slots, failure, table=table)
+
+    def record_ahead(self, one: Constituent, table: int, keys: NDArray[np.uint64]) -> None:
+        """Remember that these rows of a push inside a merged one were applied ahead of the rest."""
+        stream = self.inside(one)
+        if stream is None or one.timestamp < stream.watermark or not keys.size:
+            return
+        entry = stream.entries.setdefault(one.timestamp, Entry())
+        if entry is not None:  # else all of it is
+            entry.ahead[table] = keys
 
     def applied(self, entry: Entry | None, table: int | None = None) -> Mask:
         """The slots that have it, in all tables or at least in that one."""

@@ -10,8 +10,11 @@ Towards a worker a dispatcher is a server that owns everything, towards servers 
     upstream      one push of the dispatcher's own, that lists those inside
 
     buffers       one fills while the other is merged and sent
+    hotkeys       rows of frequent keys, which leave first
     flushing      when a buffer is sent
     stepping      the ends of workers' steps, behind the pushes that belong before them
+    cache         rows that were pulled for one worker, for the others
+    reading       pulls, from there or from servers
     relaying      requests that are passed on as they are
     dispatcher    the node that does this
     assignment    which worker has which dispatcher

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from kv.dispatcher.receiving import Shard
 
-Place = tuple[tuple[int, ...], int | None]
-"""Ids of the tables, none of a round, whose number follows; None where there are no rounds."""
+Place = tuple[tuple[int, ...], int | None, bool]
+"""Ids of the tables, none of a round; the number of the round, or None; whether it is for hot rows."""
 
 
 @dataclass(eq=False, slots=True)
@@ -68,10 +68,17 @@ class Pair:
         """The number of its round; None where there are none."""
         return self.place[1]
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it is for hot rows."""
+        return self.place[2]
+
     def swap(self) -> Buffer:
-        """Seal the one that fills; another takes its place."""
+        """Seal the one that fills; another takes its place, with what has to wait for hot rows."""
         assert self.leaving is None, "one buffer leaves at a time"
-        self.leaving, self.filling = self.filling, Buffer()
+        former, self.leaving, self.filling = self.filling, Buffer(), Buffer()
+        for shard in former.shards:
+            (self.filling if shard.waits else self.leaving).add(shard, former.since)
         return self.leaving
 
     def holds(self, rank: int, step: int) -> bool:

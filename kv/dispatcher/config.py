@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from van.errors import ConfigError
 from van.quantities import NBytes, Seconds
 
+MOST_USES = 255  # that are told apart
+
 
 @dataclass(frozen=True, kw_only=True)
 class DispatcherConfig:
@@ -22,6 +24,11 @@ class DispatcherConfig:
     max_shard_size: NBytes = 1 << 20  # larger pushes are split, also where they are added up
     parallel_aggregators: int = 4  # threads that add up pushes, each its own part of the keys
     emergency_flush_threshold: int = 1000  # pushes waiting, above which all are sent on
+    cache_size: NBytes = 64 << 20  # bytes of rows of a table kept for other workers; 0: none
+    cache_age: Seconds = 0.0  # async: how long pulls are answered from there; 0s: never
+    cache_staleness: int = 16  # async: updates since then, above which they are not
+    hot_uses: int = 0  # recent uses that make a key hot: its rows leave first; 0: none does
+    hot_interval: Seconds = 0.005  # hot rows wait so long at most for those of other workers
     max_under_way: int = 16  # merged pushes that servers have not answered; more are not sent
 
     def __post_init__(self) -> None:
@@ -30,7 +37,12 @@ class DispatcherConfig:
         self._least("max_under_way", 1)
         self._least("max_shard_size", 4096)
         self._least("flush_size", 4096)
-        for key in ("flush_interval", "round_interval"):
+        for key in ("cache_size", "cache_age", "cache_staleness"):
+            self._least(key, 0)
+        if not 0 <= self.hot_uses <= MOST_USES:
+            problem = f"expected 0 to {MOST_USES}, got {self.hot_uses}"
+            raise ConfigError(problem, section="dispatcher", key="hot_uses")
+        for key in ("flush_interval", "round_interval", "hot_interval"):
             if getattr(self, key) <= 0:
                 problem = f"expected a time above 0s, got {getattr(self, key):g}s"
                 raise ConfigError(problem, section="dispatcher", key=key)

@@ -9,11 +9,14 @@ it for the time of a decision; rows are added up without it, by the executor's t
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
 
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
@@ -21,17 +24,19 @@ from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.assignment import workers_of
 from kv.dispatcher.buffers import Pair, Pairs, Place
+from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
+from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
 from kv.dispatcher.known_tables import KnownTables
-from kv.dispatcher.receiving import Shard, received
+from kv.dispatcher.reading import Reader
+from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
 from kv.dispatcher.stepping import Steps
 from kv.dispatcher.upstream import Error, Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
-from kv.pulling import Pull
 from kv.retrying import Retry
 from kv.server import error_answer
 from kv.table_protocol import WITH_KEYS, WITH_VALUES, Command
@@ -39,11 +44,12 @@ from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.errors import CodecError, PsliteError
-from van.message import Flag, Kind, Message, Meta, answer_to
+from van.message import Clock, Flag, Kind, Message, Meta, answer_to
 
 log = logging.getLogger(__name__)
 
 _VALUED = frozenset(map(int, WITH_VALUES))
+_OUTRIGHT = (Command.ASSIGN, Command.DELETE)
 NOT_DONE = "UnknownKeyListError"  # of a push: it settles nothing, since it comes again
 
 
@@ -75,19 +81,24 @@ class Dispatcher:
     ) -> None:
         self.office, self.config, self._may_move = office, config, may_move
         self.tables = KnownTables()
+        self._lock = threading.RLock()
         self.servers = Servers(
-            office, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+            office, self._lock, self._receive, key_cache, key_deltas, max_staleness, retry, seed
         )
         self.executor = Executor(threads, self._break, "pslite dispatcher")
         self.failure: BaseException | None = None
         self.counts: Counter[str] = Counter()
         self.flushes: Counter[str] = Counter()
-        self._lock = threading.RLock()
         self._repeats = Repeats(office)
         self._lists = KeptLists(key_cache)
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
+        self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
+        self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
+        cache = RowCache(config, self.servers.versions, 2 * office.shape.workers)
+        self._reader = Reader(self.servers, cache, self.counts, lambda: office.van.now())
         self._under_way = 0
+        self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
         self._handlers: dict[int, Callable[[Message], None]] = {
             Command.PUSH: self._push,
@@ -199,14 +210,27 @@ class Dispatcher:
         shard = received(message, tables)
         is_merged = all(table.may_merge for table in tables)
         has_rounds = any(table.has_rounds for table in tables)
-        place: Place = (shard.tables, None)
-        if has_rounds and is_merged:
-            place = ((), shard.step)
-        pair = self._pairs.of(place, is_merged)
-        pair.filling.add(shard, self.office.van.now())
         self.counts["pushes"] += 1
         self.counts["rows_in"] += shard.rows
+        place: Place = (shard.tables, None, False)
+        if has_rounds and is_merged:
+            place = ((), shard.step, False)
+        elif is_merged and self._hot is not None and self._stays_put:
+            ahead, shard = parted(shard, self._hot)
+            if ahead is not None:
+                self.counts["rows_ahead"] += ahead.rows
+                self._fill((ahead.tables, None, True), ahead, True)
+        self._fill(place, shard, is_merged)
+
+    def _fill(self, place: Place, shard: Shard, is_merged: bool) -> None:
+        pair = self._pairs.of(place, is_merged)
+        pair.filling.add(shard, self.office.van.now())
         self._look_at(pair)
+
+    @property
+    def _stays_put(self) -> bool:
+        """Whether rows keep their owners: which of them came ahead is known to these alone."""
+        return not self._may_move and not self.servers.slots.version
 
     # -- buffers that leave -------------------------------------------------------------------
 
@@ -255,20 +279,42 @@ class Dispatcher:
 
     def _send(self, parts: Sequence[Part], shards: Sequence[Shard]) -> None:
         tables = self.tables.named(tables_of(shards))
+        self._with_servers.update(shard.rank for shard in shards)
         self.counts["merges"] += 1
         self.counts["rows_out"] += sum(len(values) for _, values in parts)
 
         def answered(error: BaseException | None, said: Error | None) -> None:
             with self._lock:
                 self._under_way -= 1
+                self._with_servers.subtract(shard.rank for shard in shards)
                 for shard in shards:
-                    self._pushed(shard, error, said)
+                    if shard.cold is None:
+                        self._pushed(shard, error, said)
+                    elif error is None:
+                        shard.cold.waits -= 1
+                    else:
+                        self._drop(shard.cold, error, said)
                 self._look_at_all()
+                self._say_steps()
 
         try:
-            self.servers.push(tables, parts, resolve(shards), answered)
+            masks = None
+            if shards[0].cold is not None:
+                masks = [
+                    masks_of(keys, [_keys_in(shard, table.id) for shard in shards])
+                    for table, (keys, _) in zip(tables, parts, strict=True)
+                    if keys is not None
+                ]
+            self.servers.push(tables, parts, resolve(shards), answered, masks)
         except PsliteError as error:  # such as numbers that are not finite
             answered(error, None)
+
+    def _drop(self, cold: Shard, error: BaseException, said: Error | None) -> None:
+        """The hot rows of a push were refused, and so is the rest."""
+        for pair in self._pairs:
+            if cold in pair.filling.shards:
+                pair.filling.shards.remove(cold)
+        self._pushed(cold, error, said)
 
     def _has_left(self, pair: Pair) -> None:
         """A buffer has been sent: another may leave, and ends of steps may follow it."""
@@ -279,6 +325,7 @@ class Dispatcher:
     def _pushed(self, shard: Shard, error: BaseException | None, said: Error | None) -> None:
         """All servers have answered a worker's push."""
         message = shard.message
+        self._pushed_at[shard.rank] = self.office.van.now()
         if error is not None:
             self._fail(message, error, said)
         elif message.meta.cmd == Command.PUSH_PULL:
@@ -302,16 +349,22 @@ class Dispatcher:
         rank = role_and_rank(meta.sender)[1]
         self.counts["pulls"] += 1
 
-        def done(error: BaseException | None, said: Error | None, pull: Pull) -> None:
+        def done(
+            error: BaseException | None,
+            said: Error | None,
+            values: list[Values],
+            clocks: tuple[Clock, ...],
+        ) -> None:
             if error is not None:
                 self._fail(message, error, said)
-                return
-            clocks = tuple(
-                (table, clock, ((server, 0),)) for (table, server), clock in pull.clocks.items()
-            )
-            self._answer(message, Message(answer_to(meta, clocks=clocks), list(pull.results())))
+            else:
+                self._answer(message, Message(answer_to(meta, clocks=clocks), list(values)))
 
-        self.servers.pull(tables, keys, rank, step, create, meta.priority, done)
+        # Where nobody waits for a worker, rounds close without it.
+        may_share = meta.cmd == Command.PULL and not self._progress.finished[rank]
+        pushed = self._pushed_at.get(rank, -math.inf)
+        read = self._reader.read
+        read(tables, keys, rank, step, create, meta.priority, done, may_share, pushed)
 
     # -- steps -------------------------------------------------------------------
 
@@ -369,7 +422,7 @@ class Dispatcher:
             return True
         # Where rows may move another server may become the owner of a push's rows, and would not
         # know that it is to come: all must have it before any hears of the step's end.
-        return self._may_move and bool(self._under_way)
+        return self._may_move and self._with_servers[rank] > 0
 
     def _finish(self, message: Message) -> None:
         rank = role_and_rank(message.meta.sender)[1]
@@ -411,6 +464,9 @@ class Dispatcher:
     def _answer(self, message: Message, answer: Message) -> None:
         meta: Meta = message.meta
         with self._lock:
+            if meta.cmd in _OUTRIGHT:
+                for table in self.tables.of(meta):
+                    self._reader.cache.forget(table)
             error = answer.meta.error
             if error is not None and error[0] == NOT_DONE:
                 stream = self._repeats.windows.find(meta)
@@ -441,4 +497,21 @@ class Dispatcher:
             }
 
 
-_COUNTED = ("pushes", "merges", "rows_in", "rows_out", "pulls")
+def _keys_in(shard: Shard, table: int) -> Keys:
+    """A shard's keys of a sparse table; none, if it has nothing of it."""
+    for name, (keys, _) in zip(shard.tables, shard.parts, strict=True):
+        if name == table and keys is not None:
+            return keys
+    return np.empty(0, np.uint64)
+
+
+_COUNTED = (
+    "pushes",
+    "merges",
+    "rows_in",
+    "rows_out",
+    "pulls",
+    "cache_hits",
+    "cache_misses",
+    "rows_ahead",
+)

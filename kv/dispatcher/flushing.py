@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from kv.dispatcher.buffers import Pair
 from kv.dispatcher.config import DispatcherConfig
+from kv.dispatcher.hotkeys import MOST
 
 
 class Cause(StrEnum):
@@ -42,7 +43,7 @@ class Flushing:
             waiting: shards in all buffers.
         """
         buffer, config = pair.filling, self._config
-        if not buffer.shards:
+        if all(shard.waits for shard in buffer.shards):
             return None
         if not pair.is_merged or pair.in_pieces:
             return Cause.SINGLE
@@ -57,6 +58,7 @@ class Flushing:
             return Cause.PRIORITY
         if active <= buffer.workers:
             return Cause.ALL
-        if buffer.nbytes >= config.flush_size:
+        if buffer.nbytes >= config.flush_size or (pair.is_ahead and len(buffer.shards) >= MOST):
             return Cause.SIZE
-        return Cause.INTERVAL if now - buffer.since >= config.flush_interval else None
+        interval = config.hot_interval if pair.is_ahead else config.flush_interval
+        return Cause.INTERVAL if now - buffer.since >= interval else None

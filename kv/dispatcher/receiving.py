@@ -36,6 +36,8 @@ class Shard:
             float32 (n, dim), of a dense table all of its blocks.
         weight: what it counts in a weighted mean.
         rests: so many of its first tables carry on another shard of the same push.
+        cold: if these are the hot rows of a push, the rest of it.
+        waits: if this is such a rest, how many of its hot parts servers have not answered.
     """
 
     message: Message
@@ -45,6 +47,8 @@ class Shard:
     parts: list[tuple[Keys | None, Values]]
     weight: float
     rests: int
+    cold: Shard | None = None
+    waits: int = 0
 
     @property
     def rows(self) -> int:

@@ -93,4 +93,6 @@ def resolve(shards: Sequence[Shard]) -> Resolved:
 def _inside(shard: Shard) -> Constituent:
     """The shard as part of a merged push; tables that it carries on are counted elsewhere."""
     one = constituent_of(shard.message.meta)
+    if shard.cold is not None:  # it counts with the rest of it
+        return one._replace(clocks=())
     return one._replace(clocks=one.clocks[shard.rests :])

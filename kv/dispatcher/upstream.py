@@ -8,17 +8,20 @@ two of one push could share a slot, by which servers remember what is inside.
 from __future__ import annotations
 
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kv.asking import Asking, Entry, Lines, Question, server_ids
-from kv.cutting import Piece, cut_keys, pieces_of
+from kv.cutting import Piece, Range, cut_keys, pieces_of
 from kv.dispatcher.aggregating import Part
 from kv.dispatcher.asking import Upstream
+from kv.dispatcher.hotkeys import Masks
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
 from kv.dispatcher.resolving import Resolved
@@ -52,6 +55,7 @@ class Servers:
 
     Args:
         office: the dispatcher's node.
+        lock: the dispatcher's, which is held when something is called back.
         receive: takes what workers ask.
         key_cache, key_deltas: as for workers, see `kv.remote_worker`.
         max_staleness, retry, seed: of pushes that servers refuse as too stale, likewise.
@@ -64,6 +68,7 @@ class Servers:
     def __init__(
         self,
         office: Postoffice,
+        lock: threading.RLock,
         receive: Callable[[Message], None],
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
@@ -71,7 +76,7 @@ class Servers:
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         seed: int = 1,
     ) -> None:
-        self.office, self.versions = office, VersionClock()
+        self.office, self._lock, self.versions = office, lock, VersionClock()
         self.slots = SlotMap.even(max(1, office.shape.servers))
         self.counts: Counter[str] = Counter()
         self.pushes = Upstream(TABLES_APP, 0, office, remote_error, receive)
@@ -119,16 +124,28 @@ class Servers:
         parts: Sequence[Part],
         resolved: Resolved,
         answered: Answered,
+        masks: Sequence[Masks] | None = None,
     ) -> None:
         """Send a push that stands for those it lists.
 
         Args:
             parts: by table keys, increasing, and gradients.
             answered: called when every server has it, or one has refused it.
+            masks: if these are hot rows, sent ahead: by table which pushes have each of them.
         """
-        writes = [self._write(table, *part) for table, part in zip(tables, parts, strict=True)]
+        writes: list[Writing] = [
+            self._write(table, *part) for table, part in zip(tables, parts, strict=True)
+        ]
         is_single = len(resolved.constituents) == 1  # a merged list does not come again
+        if masks is not None:
+            writes = [
+                AheadWrite(write, mask)
+                for write, mask in zip(writes, masks, strict=True)
+                if isinstance(write, SparseWrite)
+            ]
         body: dict[str, Any] = {} if resolved.weight == 1.0 else {"weight": resolved.weight}
+        if masks is not None:
+            body["ahead"] = True
         if resolved.rests:
             body["rest"] = resolved.rests
         if self._stale is not None and self._stale.retry.most:
@@ -141,7 +158,7 @@ class Servers:
             self.slots,
             body or None,
             resolved.priority,
-            self._signature(tables, [keys for keys, _ in parts]) if is_single else 0,
+            self._signature(tables, [keys for keys, _ in parts]) if is_single and not masks else 0,
             resolved.bases,
             tuple(map(tuple, resolved.constituents)),
         )
@@ -280,9 +297,10 @@ class Servers:
             return True
 
         def ended(error: BaseException | None) -> None:
-            if error is None and finish is not None:
-                finish(sorted(answers, key=lambda answer: answer.meta.sender))
-            answered(error, said[0] if said else None)
+            with self._lock:
+                if error is None and finish is not None:
+                    finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                answered(error, said[0] if said else None)
 
         self.pushes.ask(servers, send, ended, take=take)
 
@@ -297,6 +315,8 @@ class Servers:
         finish: Callable[[list[Message]], Any] | None = None,
     ) -> None:
         lines = self.lines
+        if question.body and "ahead" in question.body:  # its arrays come in threes
+            lines = replace(lines, codes=[False] * len(lines.servers))
         cuts = [entry.cut for entry in entries]
         pieces: Sequence[Piece] = pieces_of(cuts, len(lines.servers), lambda server: _WHOLE)
         if writes:
@@ -318,9 +338,10 @@ class Servers:
             return True
 
         def ended(error: BaseException | None) -> None:
-            if error is None and finish is not None:
-                finish(sorted(answers, key=lambda answer: answer.meta.sender))
-            answered(error, said[0] if said else None)
+            with self._lock:
+                if error is None and finish is not None:
+                    finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                answered(error, said[0] if said else None)
 
         taking = take
         if writes and question.command in PUSHES and self._stale is not None:
@@ -336,6 +357,24 @@ class Servers:
     @staticmethod
     def _send(asking: Asking, customer: Upstream, first: int, oldest: int) -> None:
         asking.send(first, oldest)
+
+
+class AheadWrite(SparseWrite):
+    """Hot rows, with the bits of the pushes that have each of them."""
+
+    __slots__ = ("_masks",)
+
+    def __init__(self, write: SparseWrite, masks: Masks) -> None:
+        for name in SparseWrite.__slots__:
+            setattr(self, name, getattr(write, name))
+        self._masks = masks
+
+    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
+        """Keys, values and bits of a range of a server's rows."""
+        rows: Any = slice(part.start, part.stop)
+        if self.cut.order is not None:
+            rows = self.cut.rows(server, part.start, part.stop)
+        return [*super().arrays(server, part), self._masks[rows]]
 
 
 def merged_rows(parts: Sequence[Part]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pslite.cli import main
-from pslite.looking import most_used, scheduler_of, table_stats, total_stats
+from pslite.looking import dispatchers, most_used, scheduler_of, table_stats, total_stats
 from pslite.rundir import RunDirectory
 from van.errors import ConfigError
 
@@ -42,6 +42,29 @@ def test_the_most_used_keys_are_those_of_all_servers() -> None:
     parts = [report(top=[[5, 9.0], [6, 1.0]]), report(top=[[2, 9.0], [3, 4.0]])]
 
     assert most_used(parts, 3) == [(2, 9.0), (5, 9.0), (3, 4.0)]
+
+
+def test_what_dispatchers_do_is_told_with_their_merge_ratio() -> None:
+    facts = {
+        "workers": [2, 3],
+        "queue": 4,
+        "under_way": 1,
+        "pushes": 20,
+        "merges": 8,
+        "rows_in": 900,
+        "rows_out": 600,
+        "cache_hits": 1,
+        "cache_misses": 3,
+        "flushes": {"all": 7, "interval": 1},
+    }
+
+    heading, line = dispatchers({1: facts}).splitlines()
+
+    assert heading.split()[:2] == ["dispatcher", "workers"]
+    assert line.startswith("1           2, 3")
+    assert "1.50" in line
+    assert "25.0 %" in line
+    assert line.endswith("all: 7, interval: 1")
 
 
 def test_the_text_names_tables_rates_and_keys() -> None:
