@@ -168,7 +168,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = self.encoders.resolve(spec.resolved(self._mode, self._seed))
         if spec.compression is not None and self.office.shape.dispatchers:
-            problem = "what is compressed does not pass through dispatchers: [cluster] dispatchers = 0"
+            problem = "it does not pass through dispatchers; set [cluster] dispatchers = 0"
             raise SettingError(f"table {spec.name}: compression", problem)
         if spec.mode is not None and spec.mode.counts_steps:
             self._begin()
