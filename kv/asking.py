@@ -320,8 +320,10 @@ class Asking:
         for index, part in enumerate(piece.ranges):
             entry = self._entries[part.place]
             share = entry.share(piece.server)
-            coded = isinstance(entry, CodedWrite)
-            arrays = (entry.plain if coded else entry.arrays)(piece.server, part)
+            if isinstance(entry, CodedWrite):
+                arrays = entry.plain(piece.server, part)
+            else:
+                arrays = entry.arrays(piece.server, part)
             if share is None:
                 names, *values = arrays
                 rows.append((index, rows_of(part.place, names, names, False, *values)))

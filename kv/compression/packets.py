@@ -160,7 +160,8 @@ def read_head(frame: NDArray[Any], rows: int, dim: int) -> Head:
         at += _PLAIN.size
     if flags & DELTA:
         stream, place = _DELTA.unpack(_some(frame, at, _DELTA.size))
-    head = Head(kind, flags, *sizes, shift, plain, stream, place)
+    counted, wide, count, chosen = sizes
+    head = Head(kind, flags, counted, wide, count, chosen, shift, plain, stream, place)
     _check(head, rows, dim)
     return head
 

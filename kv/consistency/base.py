@@ -37,7 +37,7 @@ class Update(NamedTuple):
     worker knew when it computed, -1 where that is not known; rate: what the learning rate is
     multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
     where that is not known, and lam: how much their delay is compensated (`dc_async`); step: of a
-    push, the number of its worker's step; count: how many workers' pushes it stands for, where a
+    push, the number of its worker's step; makers: how many workers' pushes it stands for, where a
     dispatcher has merged them.
     """
 
@@ -52,7 +52,7 @@ class Update(NamedTuple):
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
     step: int = 0
-    count: int = 1
+    makers: int = 1
 
     @property
     def delay(self) -> Delay | None:

@@ -2,6 +2,7 @@
 
 to one server       SCAN, CHANGED: `to` in the body is the server's id
 to the rows' owners ASSIGN, DELETE, META
+to the first server UNSENT
 to all servers      the others: DEFINE, SIZE, STATS, SET_LR
 """
 
@@ -69,6 +70,8 @@ class Relay:
         if isinstance(body, dict) and "to" in body:
             body = {key: value for key, value in body.items() if key != "to"}
             servers = [int(meta.body["to"])]
+        elif meta.cmd == Command.UNSENT:
+            servers = servers[:1]  # it is counted once
         self._servers.tell(
             meta.cmd, meta.flags, servers, meta.clocks, lambda _: body, answered, found.extend
         )

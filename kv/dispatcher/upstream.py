@@ -343,7 +343,7 @@ class Servers:
                     finish(sorted(answers, key=lambda answer: answer.meta.sender))
                 answered(error, said[0] if said else None)
 
-        taking = take
+        taking: Callable[[Message], bool] = take
         if writes and question.command in PUSHES and self._stale is not None:
             taking = self._stale.taking(take)
         customer.ask(
