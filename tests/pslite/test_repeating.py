@@ -197,8 +197,11 @@ def train(worker: Worker) -> list[str]:
         worker.step()
     worker.finish()
     worker.barrier()
-    keys = np.arange(MANY + MANY // 2)
-    final = [large.pull(keys, create=False), small.pull(np.arange(30)), dense.pull()]
+    final = [
+        large.pull(np.arange(MANY + MANY // 2), create=False),
+        small.pull(np.arange(30)),
+        dense.pull(),
+    ]
     return [seen.hexdigest(), *(hashlib.sha256(v.tobytes()).hexdigest() for v in final)]
 
 
@@ -211,6 +214,28 @@ def test_servers_with_threads_are_replayed_to_the_same_bits(
 
     with local_cluster(2, 3, mode, replay=tmp_path) as cluster:
         assert cluster.run(train) == first
+
+
+@pytest.mark.parametrize("mode", [Async(), SSP(1)], ids=str)
+def test_pieces_of_data_go_to_the_workers_that_had_them(tmp_path: Path, mode: Consistency) -> None:
+    def read(worker: Worker) -> list[tuple[int, int]]:
+        table = worker.sparse_table("t", 2, optimizer=Adam(lr=0.1))
+        pieces, pauses = [], random.Random()
+        for piece in worker.shards("d", 600, unit=5, epochs=2):
+            pieces.append((piece.epoch, piece.start))
+            for _ in range(piece.start, piece.stop, 20):
+                table.push([1, 2], table.pull([1, 2]) * 0.3 + worker.rank)
+                time.sleep(pauses.random() * 0.002)
+                worker.step()
+        worker.finish()
+        worker.barrier()
+        return [*pieces, *table.pull([1, 2]).ravel().tolist()]
+
+    with local_cluster(1, 3, mode, record=tmp_path) as cluster:
+        first = cluster.run(read)
+
+    with local_cluster(1, 3, mode, replay=tmp_path) as cluster:
+        assert cluster.run(read) == first
 
 
 def test_a_replay_that_does_something_else_ends_and_says_what(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Cluster:
     def _worker(self, rank: int, program: Program) -> None:
         office = Postoffice(Role.WORKER, self.network.van(), self.shape, bind=f"w{rank}", rank=rank)
         office.resend_with(Resend(timeout=1.0))
-        retry = Retry(3, 0.5, 2.0)
+        retry = Retry(100, 0.5, 2.0)
         worker = RemoteWorker(
             office, self.mode, seed=4, max_staleness=self.max_staleness, retry=retry
         )

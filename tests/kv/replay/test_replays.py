@@ -12,6 +12,8 @@ import pytest
 from kv.consistency.settings import SSP, Async, Consistency, DCAsync, SemiSync, Sync
 from kv.optimizers import Adagrad, Adam
 from kv.remote_worker import RemoteWorker
+from kv.replay.errors import DivergenceError
+from kv.replay.recordfile import RecordWriter, read_record, server_file
 from tests.kv.replay.cluster import Cluster, recorded, replayed
 from van.faults import Faults
 
@@ -53,8 +55,14 @@ def train(worker: RemoteWorker, *, prefetches: bool = True) -> list[bytes]:
     return [*seen, *(values.tobytes() for values in final)]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("faults", [SLOW, LOSSY], ids=["slow", "lossy"])
+@pytest.mark.parametrize(
+    ("mode", "faults"),
+    [
+        *((mode, SLOW) for mode in MODES),
+        *((mode, LOSSY) for mode in (Async(lr_by_staleness=1), SSP(2), SemiSync(0.5))),
+    ],
+    ids=str,
+)
 def test_a_replay_gives_the_bits_of_the_recorded_run(
     tmp_path: Path, mode: Consistency, faults: Faults
 ) -> None:
@@ -63,10 +71,77 @@ def test_a_replay_gives_the_bits_of_the_recorded_run(
     first = Cluster(1, mode, recorded(tmp_path, mode), faults=faults)
     seen = first.run(program)
 
-    for seed, other in ((2, faults), (3, SLOW)):
+    for seed, other in ((2, faults), (3, None)):
         again = Cluster(seed, mode, replayed(tmp_path), faults=other)
         assert again.run(program) == seen
         assert again.state() == first.state()
+
+
+def test_pushes_that_were_refused_as_too_stale_are_refused_again(tmp_path: Path) -> None:
+    def program(worker: RemoteWorker) -> list[bytes]:
+        table = worker.sparse_table("t", 2, optimizer=Adam(lr=0.1))
+        seen = []
+        for _ in range(6):
+            rows = table.pull([1, 2])
+            worker.wait(table.push([1, 2], rows * 0.3 + worker.rank))
+            seen.append(rows.tobytes())
+        return seen
+
+    # No answer takes so long that what it answers is sent again: a worker cannot tell a copy of a
+    # refusal from another one, and would count both as tries.
+    faults = Faults(delay=0.5, delay_up_to=0.4)
+    first = Cluster(1, Async(), recorded(tmp_path, Async()), faults=faults, max_staleness=0)
+    seen = first.run(program)
+    again = Cluster(2, Async(), replayed(tmp_path), max_staleness=0)
+
+    assert again.run(program) == seen
+    assert again.state() == first.state()
+    entries = read_record(server_file(tmp_path, 0)).entries[["rank", "timestamp"]]
+    assert len(set(entries.tolist())) < len(entries)  # some went more than once
+
+
+def test_a_worker_that_leaves_a_request_out_is_found_out_after_the_limit(tmp_path: Path) -> None:
+    def program(worker: RemoteWorker, pulls: int) -> None:
+        table = worker.sparse_table("t", 2, optimizer=Adam(lr=0.1))
+        for _ in range(pulls if worker.rank else 3):
+            table.pull([1, 2])
+        worker.barrier()
+
+    Cluster(1, Async(), recorded(tmp_path, Async())).run(partial(program, pulls=3))
+
+    with pytest.raises(DivergenceError, match=r"for 50 s .* the pull of worker 1 .* has not come"):
+        Cluster(1, Async(), replayed(tmp_path, limit=50)).run(partial(program, pulls=2))
+
+
+def test_a_run_that_ends_too_early_is_found_out_at_its_end(tmp_path: Path) -> None:
+    def program(worker: RemoteWorker, pulls: int) -> None:
+        table = worker.sparse_table("t", 2, optimizer=Adam(lr=0.1))
+        for _ in range(pulls):
+            table.pull([1, 2])
+
+    alone = {"workers": 1, "servers": 1}
+    Cluster(1, Async(), recorded(tmp_path, Async(), **alone), **alone).run(
+        partial(program, pulls=3)
+    )
+    path = server_file(tmp_path, 0)
+    lengthen(path)
+
+    with pytest.raises(DivergenceError, match="it has ended, but 1 requests did not come"):
+        Cluster(1, Async(), replayed(tmp_path), **alone).run(partial(program, pulls=3))
+
+
+def lengthen(path: Path) -> None:
+    """Let a record have its last request once more."""
+    record = read_record(path)
+    path.unlink()
+    writer = RecordWriter(path, record.head)
+    for names in record.lists:
+        writer.number_of(names)
+    for place in range(record.entries.size):
+        writer.add(record.entry(place))
+    last = record.entry(record.entries.size - 1)
+    writer.add(last._replace(timestamp=last.timestamp + 1))
+    writer.close()
 
 
 def test_without_a_record_other_timing_gives_other_bits(tmp_path: Path) -> None:
