@@ -308,9 +308,9 @@ class Engine:
         assert update.push is not None, "it is a request's"
         count = count_of(update.push, found.id)
         is_rest = update.is_rest or not count
-        update = update._replace(count=0 if is_rest else count, is_rest=is_rest)
+        update = update._replace(makers=0 if is_rest else count, is_rest=is_rest)
         is_mean = found.is_dense and found.spec.optimizer.normalises and not found.mode.holds
-        if update.count > 1 and is_mean:
+        if update.makers > 1 and is_mean:
             grads = update.grads / np.float32(count)
             return update._replace(grads=grads, rate=float(count))
         return update

@@ -25,7 +25,7 @@ class Asynchronous(Mode):
         self._slows_down = isinstance(settings, Async) and bool(settings.lr_by_staleness)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        count = 0 if update.is_rest else update.count
+        count = 0 if update.is_rest else update.makers
         self.clock += count
         clock = max(0, self.clock - (count or 1))
         rate = update.rate

@@ -36,7 +36,7 @@ class Update(NamedTuple):
     rows are kept, which must recognise it; base: of a push, the table's clock here that its
     worker knew when it computed, -1 where that is not known; rate: what the learning rate is
     multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
-    where that is not known, and lam: how much their delay is compensated (`dc_async`); count: how
+    where that is not known, and lam: how much their delay is compensated (`dc_async`); makers: how
     many workers' pushes it stands for, where a dispatcher has merged them.
     """
 
@@ -50,7 +50,7 @@ class Update(NamedTuple):
     rate: float = 1.0
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
-    count: int = 1
+    makers: int = 1
 
     @property
     def delay(self) -> Delay | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.dispatcher.receiving import Keys, Shard
+from kv.dispatcher.receiving import Keys, Shard, Values
 from kv.kernels import bloom
 from kv.kernels.jit import frozen
 
@@ -53,7 +53,8 @@ class HotKeys:
 
 def parted(shard: Shard, hot: HotKeys) -> tuple[Shard | None, Shard]:
     """A push's hot rows, None if there are none, and the rest of it."""
-    ahead, rest = [], []
+    ahead: list[tuple[Keys, Values]] = []
+    rest: list[tuple[Keys | None, Values]] = []
     for keys, values in shard.parts:
         if keys is None:
             rest.append((keys, values))
@@ -69,7 +70,7 @@ def parted(shard: Shard, hot: HotKeys) -> tuple[Shard | None, Shard]:
         return None, shard
     sparse = [t for t, (keys, _) in zip(shard.tables, shard.parts, strict=True) if keys is not None]
     cold = replace(shard, parts=rest, waits=1)
-    return replace(shard, tables=tuple(sparse), parts=ahead, cold=cold), cold
+    return replace(shard, tables=tuple(sparse), parts=[*ahead], cold=cold), cold
 
 
 def masks_of(merged: Keys, lists: Sequence[Keys]) -> Masks:
@@ -86,4 +87,5 @@ def masks_of(merged: Keys, lists: Sequence[Keys]) -> Masks:
 
 def keys_within(merged: Keys, masks: Masks, place: int) -> Keys:
     """The keys of the list of that place."""
-    return merged[(masks >> np.uint64(place)) & np.uint64(1) == 1]
+    found: Keys = merged[(masks >> np.uint64(place)) & np.uint64(1) == 1]
+    return found

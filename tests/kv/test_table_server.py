@@ -31,7 +31,7 @@ class Office:
     """A postoffice that keeps what is sent."""
 
     def __init__(self) -> None:
-        self.shape = SimpleNamespace(workers=2, servers=1)
+        self.shape = SimpleNamespace(workers=2, servers=1, dispatchers=0)
         self.node_id, self.rank, self.name = 8, 0, "server 0"
         self.sent: list[Message] = []
         self.reached: set[int] = set()
