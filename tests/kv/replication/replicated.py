@@ -80,6 +80,7 @@ class Replicated:
             scheduler="scheduler",
             failures=FailurePolicy(on_server="restart"),
         )
+        self.max_staleness: int | None = None  # of servers that start from here on
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
         self.records: list[bytes] = []
@@ -120,7 +121,7 @@ class Replicated:
                 bind=f"s{rank}.{births}",
                 rank=rank,
             )
-            tables = TableServer(office, self.mode, seed=4)
+            tables = TableServer(office, self.mode, seed=4, max_staleness=self.max_staleness)
             self.servers[rank] = Replicator(tables, timeout=0.5)
             office.resend_with(Resend(timeout=0.5))
             office.start()
