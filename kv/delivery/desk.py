@@ -27,6 +27,7 @@ from kv.errors import KVError, UnknownTableError
 from kv.placement import SlotMap, slot_of
 from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots
 from kv.table_protocol import PUSHES, READS, WITH_KEYS, WITH_VALUES, Command
+from postoffice.node import Role, role_and_rank
 from van.message import Kind, Message, Meta, answer_to
 
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
@@ -99,6 +100,11 @@ class Desk:
     def _is_new(self, message: Message, stream: Stream) -> bool:
         meta = message.meta
         if meta.constituents:
+            if role_and_rank(meta.sender)[0] is not Role.DISPATCHER:
+                text = "only dispatchers may send others' pushes"
+                error = (KVError.__name__, text, self._node())
+                self._send(Message(answer_to(meta, Kind.ERROR, error=error)))
+                return False
             _take_masks(message)
         if (meta.timestamp, meta.piece) in stream.in_hand:
             self._send(Message(answer_to(meta, Kind.HELD, map_version=self.map_version)))

@@ -57,7 +57,8 @@ class Repeats:
         is_read = meta.flags & (Flag.PUSH | Flag.PULL) == Flag.PULL
         if not is_read:
             kept = None
-            if answer.arrays or answer.meta.error is not None:
+            header = answer.meta
+            if answer.arrays or header.error is not None or header.body is not None:
                 # The app may use its arrays again as soon as it has answered.
                 kept = Message(answer.meta, [np.array(array) for array in answer.arrays])
             self.windows.record(stream, meta, answer=kept)

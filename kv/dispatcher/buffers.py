@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kv.dispatcher.receiving import Shard
 
 Place = tuple[tuple[int, ...], int | None, bool]
-"""Ids of the tables, none of a round; the number of the round, or None; whether for hot rows."""
+"""Ids of the tables, none of a round; the round's number or None; whether it is for hot rows."""
 
 
 @dataclass(eq=False, slots=True)

@@ -70,7 +70,7 @@ def parted(shard: Shard, hot: HotKeys) -> tuple[Shard | None, Shard]:
         return None, shard
     sparse = [t for t, (keys, _) in zip(shard.tables, shard.parts, strict=True) if keys is not None]
     cold = replace(shard, parts=rest, waits=1)
-    return replace(shard, tables=tuple(sparse), parts=list(ahead), cold=cold), cold
+    return replace(shard, tables=tuple(sparse), parts=[*ahead], cold=cold), cold
 
 
 def masks_of(merged: Keys, lists: Sequence[Keys]) -> Masks:

@@ -37,6 +37,7 @@ from kv.remote_worker import SHORTEST_LIST
 from kv.retrying import Retry
 from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
+from postoffice.customer import Take
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
@@ -343,7 +344,7 @@ class Servers:
                     finish(sorted(answers, key=lambda answer: answer.meta.sender))
                 answered(error, said[0] if said else None)
 
-        taking: Callable[[Message], bool] = take
+        taking: Take = take
         if writes and question.command in PUSHES and self._stale is not None:
             taking = self._stale.taking(take)
         customer.ask(

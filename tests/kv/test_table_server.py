@@ -33,7 +33,7 @@ class Office:
     """A postoffice that keeps what is sent."""
 
     def __init__(self, workers: int = 2) -> None:
-        self.shape = SimpleNamespace(workers=workers, servers=1)
+        self.shape = SimpleNamespace(workers=workers, servers=1, dispatchers=0)
         self.van = SimpleNamespace(now=time.monotonic)
         self.node_id, self.rank, self.name = 8, 0, "server 0"
         self.sent: list[Message] = []

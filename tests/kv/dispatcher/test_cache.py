@@ -9,7 +9,7 @@ from kv.dispatcher.config import DispatcherConfig
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.dispatcher.test_pushes import digests
-from tests.kv.dispatcher.tier import Tier, storm
+from tests.kv.dispatcher.tier import SEEDS, Tier, storm
 
 
 def count_up(worker: RemoteWorker, steps: int, keys: np.ndarray) -> list[float]:
@@ -25,7 +25,7 @@ def count_up(worker: RemoteWorker, steps: int, keys: np.ndarray) -> list[float]:
     return [*seen, float(table.pull(keys)[0, 0])]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_workers_of_a_round_share_one_pull_and_see_the_round(seed: int) -> None:
     config = DispatcherConfig(round_interval=0.2)
     tier = Tier(seed, workers=4, mode="sync", config=config, plan=storm(seed))
@@ -45,7 +45,7 @@ def test_rounds_are_the_same_bits_without_a_cache() -> None:
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_worker_sees_the_pushes_that_it_has_waited_for(seed: int, mode: str) -> None:
     config = DispatcherConfig(cache_age=100.0, cache_staleness=1000)
     tier = Tier(seed, workers=4, mode=mode, config=config, plan=storm(seed))

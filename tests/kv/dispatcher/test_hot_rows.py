@@ -15,7 +15,7 @@ from kv.dispatcher.hotkeys import HotKeys, keys_within, masks_of
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.dispatcher.test_pushes import check_ones, push_ones
-from tests.kv.dispatcher.tier import Tier, storm
+from tests.kv.dispatcher.tier import SEEDS, Tier, storm
 
 KEY_LISTS = st.lists(st.sets(st.integers(0, 40), min_size=1), min_size=1, max_size=12)
 
@@ -58,7 +58,7 @@ HOT = DispatcherConfig(hot_uses=4)
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_pushes_of_ones_add_up_in_a_storm(seed: int, mode: str) -> None:
     tier = Tier(seed, workers=3, mode=mode, config=HOT, plan=storm(seed))
     seen: list[tuple[np.ndarray, np.ndarray]] = []
@@ -82,7 +82,7 @@ def push_mixed(worker: RemoteWorker, times: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_row_is_lost_or_counted_twice_when_a_dispatcher_dies(seed: int, mode: str) -> None:
     tier = Tier(seed, workers=3, mode=mode, config=HOT, plan=storm(seed) if seed % 2 else None)
     seen: list[np.ndarray] = []

@@ -10,7 +10,7 @@ import pytest
 from kv.dispatcher.config import DispatcherConfig
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
-from tests.kv.dispatcher.tier import Tier, storm
+from tests.kv.dispatcher.tier import SEEDS, Tier, storm
 
 KEYS = np.arange(20, dtype=np.uint64)
 
@@ -36,7 +36,7 @@ def check_ones(seen: list[tuple[np.ndarray, np.ndarray]], pushes: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync", "semi_sync"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_pushes_of_ones_add_up_in_a_storm(seed: int, mode: str) -> None:
     tier = Tier(seed, workers=3, mode=mode, plan=storm(seed))
     seen: list[tuple[np.ndarray, np.ndarray]] = []
@@ -60,7 +60,7 @@ def test_pushes_of_several_workers_become_one(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync", "semi_sync", "dc_async"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_push_is_lost_or_counted_twice_when_a_dispatcher_dies(seed: int, mode: str) -> None:
     calm = mode == "dc_async"  # gradients are corrected, so that only what is pulled is compared
     tier = Tier(seed, workers=3, mode=mode, plan=None if seed % 2 else storm(seed))
@@ -108,14 +108,14 @@ def expected_bits() -> bytes:
     return found[0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rounds_give_the_same_bits_whatever_the_network_does(
     expected_bits: bytes, seed: int
 ) -> None:
     assert digests(Tier(seed, workers=5, mode="sync", plan=storm(seed))) == [expected_bits] * 5
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rounds_give_the_same_bits_when_a_dispatcher_dies(expected_bits: bytes, seed: int) -> None:
     tier = Tier(seed, workers=5, mode="sync")
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.kv.dispatcher.test_pushes import check_ones, push_ones
-from tests.kv.dispatcher.tier import Tier
+from tests.kv.dispatcher.tier import SEEDS, Tier
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_push_is_lost_or_counted_twice_when_a_server_dies(seed: int, mode: str) -> None:
     tier = Tier(seed, workers=3, servers=2, replicas=1, mode=mode)
     seen: list[tuple[np.ndarray, np.ndarray]] = []
@@ -30,7 +30,7 @@ def test_no_push_is_lost_or_counted_twice_when_a_server_dies(seed: int, mode: st
     check_ones(seen, 36)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_push_is_lost_or_counted_twice_when_server_and_dispatcher_die(seed: int) -> None:
     tier = Tier(seed, workers=3, servers=2, replicas=1)
     seen: list[tuple[np.ndarray, np.ndarray]] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.dispatcher import Dispatcher
 from postoffice.node import Role
@@ -14,6 +16,7 @@ from van.faults import FaultPlan, Faults
 from van.message import Meta
 
 STORM = Faults.all(0.2)
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
 
 
 def storm(seed: int) -> FaultPlan:
@@ -58,7 +61,14 @@ class Tier(Replicated):
             office = Postoffice(
                 Role.DISPATCHER, self.network.van(), self.shape, bind=f"d{rank}.{births}", rank=rank
             )
-            dispatcher = Dispatcher(office, self.mode, 4, self.config, may_move=self.replicas > 0)
+            dispatcher = Dispatcher(
+                office,
+                self.mode,
+                4,
+                self.config,
+                may_move=self.replicas > 0,
+                max_staleness=self.max_staleness,
+            )
             self.dispatchers[rank] = dispatcher
             office.resend_with(Resend(timeout=0.5))
             office.start()

@@ -54,6 +54,7 @@ class Replicated:
             scheduler="scheduler",
             failures=FailurePolicy(on_server="restart", on_worker=on_worker),
         )
+        self.max_staleness: int | None = None  # of servers that start from here on
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
         self.records: list[bytes] = []
@@ -93,7 +94,7 @@ class Replicated:
     def start_server(self, rank: int) -> None:
         def run() -> None:
             office = self._office(Role.SERVER, rank)
-            tables = TableServer(office, self.mode, seed=4)
+            tables = TableServer(office, self.mode, seed=4, max_staleness=self.max_staleness)
             self.servers[rank] = Replicator(tables, timeout=0.5)
             office.start()
             office.serve()
