@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -291,7 +291,9 @@ class Engine:
                 self.note_non_finite(number)
                 raise error.knowing(step=clock, worker=rank) from None
             base = bases[place] if bases else -1
-            pushes.append((found, Update(keys, grads, weight, 0, place < rests, push, base)))
+            is_rest = place < rests
+            update = Update(keys, grads, weight, 0, is_rest, push, base, step=clock)
+            pushes.append((found, update))
         return pushes
 
     def note_non_finite(self, table: int, count: int = 1) -> None:
@@ -404,6 +406,29 @@ class Engine:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
+    def beginning(self, rank: int, life: int, step: int) -> Turns[bool]:
+        """Worker `rank` was started again and begins with step number `step`, in turns.
+
+        What a former life of it pushed in that step or later, and a round still holds, is
+        forgotten: it is pushed again. Whether any clock advanced.
+
+        Args:
+            life: the worker's incarnation; said again, or of a former life, it changes nothing.
+        Raises:
+            RankError: no such worker.
+        """
+        with self.lock:
+            is_new = self._begin(rank, life, step)
+        if is_new and self.log is not None:
+            self.log.progressed()
+        return (yield from self._settling()) if is_new else False
+
+    def _begin(self, rank: int, life: int, step: int) -> bool:
+        is_new = self.progress.begin_again(rank, life, step)
+        for found in self.tables if is_new else ():
+            found.mode.forget_former(rank)
+        return is_new
+
     @property
     def due_at(self) -> float | None:
         """When `settling` has something to do though no worker ends a step; None: never."""
@@ -493,24 +518,20 @@ class Engine:
             SettingError: `lr` is no finite number of 0 or more.
         """
         found = self.table(table)
-        try:
-            found.store.set_lr(lr)
-        except SettingError as error:
-            raise SettingError(f"table {found.spec.name}", error.problem) from None
+        found.set_lr(lr)
         if self.log is not None:
-            self.log.rated(found, lr)
+            self.log.rated(found)
 
     # -- copies -----------------------------------------------------------------------------
 
-    def catching_up(self, completed: Sequence[int], finished: Sequence[bool]) -> Turns[bool]:
-        """Another server has heard of these steps; whether any clock advanced."""
+    def catching_up(self, state: Mapping[str, Sequence[Any]]) -> Turns[bool]:
+        """Another server knows that (`Progress.state`); whether any clock advanced."""
         is_new = False
         with self.lock:
-            for rank in range(min(len(completed), self.progress.num_workers)):
-                if completed[rank] and not self.progress.finished[rank]:
-                    is_new |= self.progress.step(rank, completed[rank] - 1)
-                if finished[rank]:
-                    is_new |= self.progress.finish(rank)
+            for rank, life, step in state["begun"]:
+                if rank < self.progress.num_workers:
+                    is_new |= self._begin(rank, life, step)
+            is_new |= self.progress.catch_up(state)
         return (yield from self._settling()) if is_new else False
 
     def keeping(self, found: Table, kept: Sequence[Kept]) -> Turns[None]:

@@ -51,14 +51,14 @@ class EngineLog(Protocol):
     def defined(self, table: Table) -> None:
         """A table was made."""
 
-    def held(self, table: Table, rank: int, step: int, update: Update) -> None:
-        """A push is kept for its round."""
+    def held(self, table: Table, rank: int, number: int, update: Update) -> None:
+        """A push is kept for the round of that number."""
 
     def closed(self, table: Table) -> None:
         """Rounds were applied, or dropped for want of room: the table's clock has moved."""
 
     def progressed(self) -> None:
-        """A worker has ended a step or finished."""
+        """A worker has ended a step, has finished, or was started again."""
 
-    def rated(self, table: Table, lr: float) -> None:
+    def rated(self, table: Table) -> None:
         """A table has another learning rate."""

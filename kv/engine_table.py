@@ -23,7 +23,7 @@ from kv.consistency.settings import SemiSync
 from kv.consistency.staleness import Staleness
 from kv.dense import BlockShare, share_of
 from kv.engine_log import Cause
-from kv.errors import KeyListError
+from kv.errors import KeyListError, SettingError
 from kv.executor import Turns, run_through
 from kv.global_norm import GlobalNorm
 from kv.keylist import as_values
@@ -62,6 +62,7 @@ class Table(ABC):
         staleness: of the pushes that counted, where their base was known.
         non_finite: pushes and rounds that were refused because a gradient was no number, and those
             that workers did not send for that reason.
+        lr: the learning rate that was set; None: it is the definition's.
         settling: held by who closes rounds, through several turns; nobody else may ask for it in
             a thread that those turns need.
     """
@@ -74,6 +75,7 @@ class Table(ABC):
         self.id = table_id(spec.name)
         self.staleness = Staleness()
         self.non_finite = 0
+        self.lr: float | None = None
         self.settling = threading.Lock()
         optimizer = spec.optimizer
         self._global_norm: GlobalNorm | None = None
@@ -102,6 +104,18 @@ class Table(ABC):
     def _delay(self, update: Update) -> Delay | None:
         """`_delaying` of a short one."""
         return run_through(self._delaying(update))
+
+    def set_lr(self, lr: float) -> None:
+        """From the next update on the learning rate is `lr`, times the schedule's factor.
+
+        Raises:
+            SettingError: `lr` is no finite number of 0 or more.
+        """
+        try:
+            self.store.set_lr(lr)
+        except SettingError as error:
+            raise SettingError(f"table {self.spec.name}", error.problem) from None
+        self.lr = lr
 
     def answered(self, rank: int, keys: Keys | None, values: Values) -> None:
         """A pull of worker `rank` is answered with `values`; `keys` None: all blocks here."""

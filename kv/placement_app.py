@@ -37,12 +37,13 @@ class PlacementApp(SchedulerApp):
     Args:
         office: of the scheduler, which does not listen yet.
         replicas: copies of each slot, 0 or 1.
+        why_fixed: why there can be no other number of servers; empty: there can.
     """
 
     name = "placement"
 
-    def __init__(self, office: SchedulerOffice, replicas: int = 0) -> None:
-        self.office, self._replicas = office, replicas
+    def __init__(self, office: SchedulerOffice, replicas: int = 0, why_fixed: str = "") -> None:
+        self.office, self._replicas, self._why_fixed = office, replicas, why_fixed
         self._begin()
         office.apps.append(self)
         Customer(PLACEMENT_APP, 0, office, self._receive)
@@ -137,6 +138,8 @@ class PlacementApp(SchedulerApp):
         """
         if not self._has_started:
             raise KVError("the job is only starting; try again in a moment")
+        if self._why_fixed:
+            raise KVError(f"this job cannot be scaled: {self._why_fixed}")
         if type(servers) is not int or not 1 <= servers <= MAX_SERVERS:
             raise KVError(f"there can be 1 to {MAX_SERVERS} servers, not {servers!r}")
         if self.desk.replicas and servers < 2:

@@ -149,7 +149,11 @@ class Worker(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps completed."""
+        """Steps completed.
+
+        Of a worker that was started again (`on_worker_failure = restart`) those of its former lives
+        count, as the servers know them, where a table or the job's mode counts steps.
+        """
 
     @property
     def max_staleness(self) -> int | None:

@@ -42,7 +42,7 @@ from kv.retrying import Retry
 from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
 from kv.stale import StalePushes
-from kv.table_protocol import PUSHES, TABLES_APP, Command
+from kv.table_protocol import PUSHES, TABLES_APP, Command, table_id
 from kv.tables import (
     Keys,
     RemoteDenseTable,
@@ -82,6 +82,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         may_move: other servers may come to own rows at any time, as where they have copies.
         max_staleness: whether servers refuse gradients that are staler; None: they do not.
         retry: how a push that is refused so is tried again, with the clock of now for its base.
+        is_deterministic: nothing that this worker gets may depend on timing: rows come by their
+            keys, and there is no prefetch beside other workers.
 
     Attributes:
         counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
@@ -99,6 +101,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         may_move: bool = False,
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        is_deterministic: bool = False,
     ) -> None:
         self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
@@ -107,16 +110,19 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._gatherer = Gatherer(office)
         self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
+        self.is_deterministic = is_deterministic
+        self._defined: dict[int, set[tuple[int, int]]] = {}  # table -> servers' lives that know it
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
         if max_staleness is not None:
             self._stale = StalePushes(self._customer, office.van, retry, seed)
         self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
-        self._rests = False
+        self._rests = self._has_begun = False
         self.slots = self._newest = SlotMap.even(max(1, office.shape.servers))
         office.on_view.append(self._see)
         office.statuses["work"] = lambda: [self._steps, self._customer.requests]
+        self._cut_before = 0  # requests below this timestamp were cut by an older map
         self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
         self.counts: Counter[str] = Counter()
@@ -144,12 +150,30 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = spec.resolved(self._mode, self._seed)
+        if spec.mode is not None and spec.mode.counts_steps:
+            self._begin()
         self.ask_all(Command.DEFINE, body=spec.to_dict())
+        self._defined[table_id(spec.name)] = self._lives(self._servers())
         if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
             if self._steps:  # those before the first table with rounds were not said
                 self.ask_all(Command.STEP, body={"clock": self._steps - 1})
         return spec
+
+    def _lives(self, servers: Sequence[int]) -> set[tuple[int, int]]:
+        """The servers with their incarnations."""
+        nodes = self.office.nodes
+        return {(server, nodes[server].incarnation) for server in servers if server in nodes}
+
+    def _define_where_new(self, tables: Sequence[Table], servers: Sequence[int]) -> None:
+        """Define tables on servers that have come since they were defined."""
+        for table in tables:
+            lives = self._lives(servers)
+            new = [server for server, _ in sorted(lives - self._defined[table.id])]
+            if new:
+                body = table.spec.to_dict()
+                self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
+                self._defined[table.id] |= lives
 
     def lines(self) -> Lines:
         """The way to the servers, found once the node has started."""
@@ -174,6 +198,24 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """Between two requests, so that one is cut by one map."""
         if self._newest is not self.slots:
             self.slots, self._lines = self._newest, None
+            self._cut_before = self._customer.requests
+
+    def _keep_order(self) -> None:
+        """Wait until what comes next cannot overtake a push that goes another way.
+
+        That is one which was refused or sent to others, or was cut by an older map: its rows may
+        have another owner by now, who has yet to get it.
+        """
+
+        def is_kept() -> bool:
+            cut_before = self._cut_before
+            older = (
+                [p for p, _ in self._pushes_under_way() if p[0] < cut_before] if cut_before else []
+            )
+            return not older and not self._customer.astray
+
+        self.office.wait(is_kept, what=lambda: "pushes whose rows have moved")
+        self._cut_before = 0
 
     # -- moving values --------------------------------------------------------------------
 
@@ -210,7 +252,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         when the servers answer: later pushes, one's own as well, are not in them. In `sync` mode
         they are those of the step in which the prefetch was made. An error is raised by the pull.
         Of more than four prefetches that nobody has taken the first is dropped.
+
+        Raises:
+            SettingError: the job is deterministic and has other workers.
         """
+        if self.is_deterministic and self.num_workers > 1:
+            problem = "what it brings depends on when servers answer; pull, or do without it"
+            raise SettingError("prefetch in a job with [run] deterministic", problem)
         wanted = [wanted_of(read).unique() for read in reads]
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority, is_quiet=True)
@@ -402,6 +450,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """
         if self._closed:
             raise KVError("this worker is closed")
+        if self._cut_before or self._customer.astray:
+            self._keep_order()
         lines = self.lines()
         cuts = [entry.cut for entry in entries]
         least = PIECE if self._piece is None else self._piece
@@ -454,13 +504,14 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> Any:
         """Ask every server the same and wait; the result of `finish` over the answers."""
         self._let_pushes_arrive()
-        return self._customer.wait(
-            self._tell(command, Flag.NONE, self._servers(), tables, body, finish)
-        )
+        servers = self._servers()
+        self._define_where_new(tables, servers)
+        return self._customer.wait(self._tell(command, Flag.NONE, servers, tables, body, finish))
 
     def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
         """Ask one server about a table and wait; its answer."""
         self._let_pushes_arrive()
+        self._define_where_new([table], [server])
         request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
         answers: list[Message] = self._customer.wait(request)
         return answers[0]
@@ -562,8 +613,33 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     @property
     def steps(self) -> int:
-        """Steps completed."""
+        """Steps completed; of a worker that was started again, those of its former lives, too."""
+        if self._has_rounds:
+            self._begin()
         return self._steps
+
+    def _begin(self) -> None:
+        """Go on where a former life of this worker was, if there was one and the others wait.
+
+        It may have said the end of a step to some servers only: that step counts everywhere. What
+        it pushed after that is to be pushed again, so rounds forget it.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        office = self.office
+        if office.shape.failures.on_worker == "restart" and office.node_id in office.view.fenced:
+            self._steps = max(self._steps, self._tell_beginning(None))
+            self._tell_beginning(self._steps)
+
+    def _tell_beginning(self, clock: int | None) -> int:
+        """Begin with that step, or None: ask; the most steps that a server knows of this worker."""
+        known: int = self.ask_all(
+            Command.BEGIN,
+            body={"clock": clock},
+            finish=lambda answers: max(answer.meta.body["completed"] for answer in answers),
+        )
+        return known
 
     def resume_at(self, steps: int) -> None:
         """Go on after so many steps; the servers know them already."""

@@ -6,7 +6,8 @@
     PUSH       keys, gradients            weight, rest, again   -
     PUSH_PULL  keys, gradients            weight, rest, again   values per table
     STEP       -                          clock, after          -
-    FINISH     -                          -                     -
+    FINISH     -                          rests                 -
+    BEGIN      -                          clock                 completed in body
     ASSIGN     keys, values               -                     -
     DELETE     keys                       -                     count in body
     SIZE       -                          -                     count in body
@@ -28,6 +29,9 @@ the tables' clocks there, each with the server's rank and the version of its row
 table's pair is the server's rank and the clock that came with the last pull from there, if any. A
 push that is refused because that is too old is refused for now if `again` in its body says that
 the worker will try again; the refusal has the clocks of now.
+
+A worker whose process was started again asks by a BEGIN with a clock of nil how many steps of it
+each server knows, and says by another with which it begins.
 
 A dense table has no keys here: its values, either way, are its blocks on that server in increasing
 number (`kv.dense`).
@@ -75,6 +79,7 @@ class Command(IntEnum):
     PUSH_PULL = 12
     META = 13
     CHANGED = 14
+    BEGIN = 15
     UNSENT = 16
 
 
@@ -92,6 +97,10 @@ READS = frozenset(map(int, (Command.PULL, *_LOOKS)))
 
 A pull may make rows; that a second one finds them is no change to anybody.
 """
+
+
+STEPS = frozenset(map(int, (Command.STEP, Command.FINISH, Command.BEGIN)))
+"""Commands about a worker's steps, which may close rounds of all tables."""
 
 
 PUSHES = (Command.PUSH, Command.PUSH_PULL)

@@ -30,9 +30,11 @@ from kv.engine import MOST_ROWS, Engine
 from kv.engine_table import Table
 from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
 from kv.executor import Executor, Turns, run_through
+from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.placement import SlotMap, slot_of
 from kv.rehearsal import Rehearsal
+from kv.replay.order import LANE, Order
 from kv.server import error_answer
 from kv.spec import TableSpec
 from kv.table_messages import (
@@ -46,7 +48,15 @@ from kv.table_messages import (
     no_more,
     writes_of,
 )
-from kv.table_protocol import READS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command, table_id
+from kv.table_protocol import (
+    READS,
+    STEPS,
+    TABLES_APP,
+    WITH_KEYS,
+    WITH_VALUES,
+    Command,
+    table_id,
+)
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -79,6 +89,8 @@ class TableServer:
         threads: that work on long requests; 0 works on all in the thread that drives the van.
         spill_dir: where tables with when_full=spill keep rows.
         max_staleness: see `Engine`.
+        order: writes down in which order requests are worked on, or keeps to what is written.
+        check: raises for a definition that this job cannot have.
 
     Attributes:
         desk: which requests are new here; its `windows` go with slots that move.
@@ -98,8 +110,10 @@ class TableServer:
         threads: int = 0,
         spill_dir: str = "",
         max_staleness: int | None = None,
+        order: Order | None = None,
+        check: Callable[[TableSpec], None] = lambda spec: None,
     ) -> None:
-        self.office = office
+        self.office, self._order, self._check = office, order, check
         self.lists = KeptLists(key_cache)
         self._buffers = Buffers()
         self.engine = Engine(
@@ -127,8 +141,7 @@ class TableServer:
         self.follows_map = True
         self.keep_answer: Callable[[Message, Message], bool] | None = None
         self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
-        self._held: list[Message] = []
-        self._holding = threading.Lock()
+        self._held = HeldPulls()
         self._van_thread = 0
         self._watches_windows = self._is_settling = False
         self._handlers: dict[int, Callable[[Message], Answering]] = {
@@ -138,6 +151,7 @@ class TableServer:
             Command.PUSH_PULL: self._push_pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
+            Command.BEGIN: self._begin,
             Command.ASSIGN: self._assign,
             Command.DELETE: self._delete,
             Command.SIZE: self._size,
@@ -151,7 +165,13 @@ class TableServer:
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
         self._at_once = AtOnce(self.engine, self.desk, self._ranks, self._answers).commands
-        Customer(TABLES_APP, 0, office, self._receive)
+        self._work_on: Callable[[Message], None] = self._dispatch  # work on what is ready for it
+        receive: Callable[[Message], None] = self._receive
+        if order is not None:  # each request has its turn, however short it is
+            order.attach(office, self._dispatch, self._refuse, self._give_up)
+            receive = order.receiving(receive, self._give)
+            self._work_on, self._at_once = order.dispatch, {}
+        Customer(TABLES_APP, 0, office, receive)
         office.on_view.append(self._see)
         office.queries.offer("tables", self._facts)
 
@@ -170,13 +190,20 @@ class TableServer:
     ) -> None:
         """Close; what ended a thread is raised, since the node stops because of it."""
         self.close(drain=error is None)
+        error = self.failure or error
+        if self._order is not None:
+            self._order.end("" if error is None else f"{type(error).__name__}: {error}")
         if self.failure is not None:
             raise self.failure from None
 
     def _fail(self, error: BaseException) -> None:
         """A thread of the executor is gone: without it requests would wait for ever."""
+        self._give_up(error, "a thread of this server ended: ")
+
+    def _give_up(self, error: BaseException, what: str = "") -> None:
+        """End this node because of an error that is no request's."""
         self.failure = self.failure or error
-        self.office.stop(f"a thread of this server ended: {type(error).__name__}: {error}")
+        self.office.stop(f"{what}{type(error).__name__}: {error}")
 
     def _owns(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         owner: NDArray[np.bool_] = self.desk.slots.owner[slot_of(keys)] == self.office.rank
@@ -187,8 +214,9 @@ class TableServer:
         for node, life in new.fenced.items():
             self.desk.windows.fence(node, life)
         if self.office.shape.failures.on_worker == "continue":
-            for node in sorted(new.dead - old.dead):
-                self._lose(node)
+            for node, life in sorted(new.fenced.items()):  # whoever has its seat by now
+                if not old.is_fenced(node, life):
+                    self._lose(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
@@ -203,11 +231,18 @@ class TableServer:
     def _and_let_go(self, settling: Turns[bool]) -> Turns[None]:
         """Close rounds that no request closes; a round that fails is said to nobody but the log."""
         try:
-            yield from settling
+            yield from self._letting_go(settling)
         except KVError as error:
             log.warning("%s: %s", self.office.name, error)
+
+    def _letting_go(self, settling: Turns[bool]) -> Turns[None]:
+        """Close rounds; if a clock has advanced, pulls that waited for it are answered."""
+        has_advanced = True  # where a round failed, too, others go on
+        try:
+            has_advanced = yield from settling
         finally:
-            self.answer_held()
+            if has_advanced:
+                self.answer_held()
 
     def _watch_windows(self) -> None:
         """Look every so often whether a round is to be closed because its time is over."""
@@ -249,10 +284,14 @@ class TableServer:
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
                 stream.in_hand.add((meta.timestamp, meta.piece))
-                self._dispatch(message)
-        except Exception as error:  # of a request that nobody can work on
-            self.desk.let_go(meta)
-            self._give(self._error(message, error), message)
+                self._work_on(message)
+        except Exception as error:
+            self._refuse(message, error)
+
+    def _refuse(self, message: Message, error: Exception) -> None:
+        """Answer a request that nobody can work on."""
+        self.desk.let_go(message.meta)
+        self._give(self._error(message, error), message)
 
     def _is_answered_at_once(self, message: Message) -> bool:
         """Answer a short pull or push of one sparse table, if nothing is in its way.
@@ -317,7 +356,7 @@ class TableServer:
                 if command in _VALUED:
                     next(arrays, None)
             return cost
-        if command in (Command.STEP, Command.FINISH):
+        if command in STEPS:
             return self.engine.held
         if command == Command.SCAN:
             return sum(table.store.chunk * table.spec.dim for _, table, _ in self._of(meta))
@@ -327,7 +366,9 @@ class TableServer:
 
     def _lanes(self, meta: Meta) -> list[Hashable]:
         """A request waits for the requests before it in each of these."""
-        if meta.cmd in (Command.STEP, Command.FINISH):
+        if self._order is not None:
+            return [LANE]
+        if meta.cmd in STEPS:
             return [SETTLING, *((meta.sender, table) for table in list(self._tables))]
         return list(dict.fromkeys((meta.sender, table) for table, *_ in meta.clocks))
 
@@ -337,6 +378,8 @@ class TableServer:
         except Exception as error:
             answer = self._error(message, error)
         if answer is not None:
+            if self._order is not None:
+                self._order.answered(message, answer)
             self._send(message, answer)
 
     def _error(self, message: Message, error: Exception) -> Message:
@@ -366,7 +409,7 @@ class TableServer:
     def _go_on(self) -> None:
         """Work on the ends of steps that waited for a push which has come now."""
         for step in self.desk.released():
-            self._dispatch(step)
+            self._work_on(step)
 
     def _give(self, answer: Message, message: Message | None = None) -> None:
         try:
@@ -416,7 +459,9 @@ class TableServer:
         """
         identity = table_id(spec.name)
         if spec.name not in self.engine.numbers:
-            self._rehearsal.play(spec.resolved(self.engine.default_mode, self.engine.seed))
+            resolved = spec.resolved(self.engine.default_mode, self.engine.seed)
+            self._check(resolved)
+            self._rehearsal.play(resolved)
         number = self.engine.define(spec)
         known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
         if known != number:
@@ -450,21 +495,20 @@ class TableServer:
         """Whether a pull has to wait; it is then kept."""
         rank = self._ranks.of(message.meta)
         self.engine.progress.check_rank(rank)
-        if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
-            return False
-        with self._holding:  # looked at again: a clock may just have advanced, unseen by `held`
-            if all(table.mode.may_pull(rank, clock) for _, table, clock in tables):
-                return False
-            self._held.append(message)
-            return True
+        return self._held.keep(message, tables, rank)
 
     def answer_held(self) -> None:
         """A clock has advanced: let those go on that may."""
-        with self._holding:
-            held, self._held = self._held, []
+        self._let_on(self._held.ready())
+
+    def look_at_held(self) -> None:
+        """Slots have changed hands: see which of those that wait are still for this server."""
+        self._let_on(self._held.take_all())
+
+    def _let_on(self, held: Sequence[Message]) -> None:
         for message in held:
             if self.desk.is_served(message):
-                self._dispatch(message)
+                self._work_on(message)
 
     def _push(self, message: Message) -> Answering:
         meta = message.meta
@@ -492,10 +536,8 @@ class TableServer:
 
     def _step(self, message: Message) -> Answering:
         meta = message.meta
-        try:
-            yield from self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
-        finally:  # where a round failed, too, others go on
-            self.answer_held()
+        stepping = self.engine.stepping(self._ranks.of(meta), int(meta.body["clock"]))
+        yield from self._letting_go(stepping)
         return Message(answer_to(meta))
 
     def _finish(self, message: Message) -> Answering:
@@ -504,11 +546,18 @@ class TableServer:
         if not rests:
             self.lists.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing
-        try:
-            yield from leave(self._ranks.of(meta))
-        finally:
-            self.answer_held()
+        yield from self._letting_go(leave(self._ranks.of(meta)))
         return Message(answer_to(meta))
+
+    def _begin(self, message: Message) -> Answering:
+        meta = message.meta
+        rank, step = self._ranks.of(meta), meta.body["clock"]
+        if step is not None:
+            beginning = self.engine.beginning(rank, meta.incarnation, int(step))
+            yield from self._letting_go(beginning)
+        self.engine.progress.check_rank(rank)
+        completed = self.engine.progress.completed[rank]
+        return Message(answer_to(meta, body={"completed": completed}))
 
     def _assign(self, message: Message) -> Answering:
         writes = writes_of(message, self._of(message.meta))

@@ -148,7 +148,14 @@ class RemoteSparseTable(Table):
         return self._count(self.worker.ask_owners(Command.DELETE, wanted_of((self, keys))))
 
     def items(self) -> Iterator[tuple[Keys, Values]]:
-        """All rows in batches of (keys, values); keys rise within a batch."""
+        """All rows in batches of (keys, values); keys rise within a batch.
+
+        In a deterministic job they rise from batch to batch, too, and the table is collected first.
+        """
+        batches = self._batches()
+        return by_rising_keys(batches) if self.worker.is_deterministic else batches
+
+    def _batches(self) -> Iterator[tuple[Keys, Values]]:
         start = dict.fromkeys(self.worker.office.members(Role.SERVER), 0)
         while start:
             for server in list(start):
@@ -173,7 +180,11 @@ class RemoteSparseTable(Table):
             some_keys, some_values, version[rank] = self._changed(server, (since or {}).get(rank))
             keys += some_keys
             values += some_values
-        return Changed(np.concatenate(keys), np.concatenate(values), version)
+        all_keys, all_values = np.concatenate(keys), np.concatenate(values)
+        if self.worker.is_deterministic:
+            order = np.argsort(all_keys)
+            all_keys, all_values = all_keys[order], all_values[order]
+        return Changed(all_keys, all_values, version)
 
     def _changed(
         self, server: int, since: tuple[int, ...] | None
@@ -333,3 +344,14 @@ def wanted_of(read: Read, out: object = None) -> Wanted:
 
 def _checked_or_none(out: object, shape: tuple[int, ...], table: Table) -> Values | None:
     return None if out is None else checked_out(out, shape, table.name)
+
+
+def by_rising_keys(batches: Iterator[tuple[Keys, Values]]) -> Iterator[tuple[Keys, Values]]:
+    """The same rows in batches whose keys rise from one to the next, too."""
+    found = list(batches)
+    if found:
+        keys, values = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(keys)
+        for start in range(0, keys.size, _SCAN_ROWS):
+            some = order[start : start + _SCAN_ROWS]
+            yield keys[some], values[some]

@@ -23,7 +23,7 @@ from postoffice.node import node_name
 from postoffice.resending import Place, Resend, Resending
 from postoffice.view import ClusterView
 from van.errors import PsliteError, UnreachablePeerError, VanError
-from van.message import Kind, Message
+from van.message import Flag, Kind, Message
 
 if TYPE_CHECKING:
     from postoffice.postoffice import Postoffice
@@ -127,6 +127,9 @@ class Customer:
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
         self.resending = Resending(Resend())
         self._dead: dict[int, float] = {}  # nodes that others may take over from, until when
+        # Writes that go another way than what comes after them: True where they were refused for
+        # now, or may be lost.
+        self.astray: dict[Place, bool] = {}
         postoffice.add_customer(self)
 
     @property
@@ -243,6 +246,9 @@ class Customer:
         if request.parts > 1:
             for timestamp in range(request.first + 1, request.first + request.parts):
                 self._open.pop(timestamp, None)
+        if self.astray:
+            for place in request.waiting_for:
+                self.astray.pop(place, None)
 
     @property
     def oldest(self) -> int:
@@ -278,6 +284,9 @@ class Customer:
         if meta.kind != _OK and meta.kind != _ERROR and meta.error is None:
             self._take_delay(request, place, meta.kind)
             return
+        if self.astray and self._is_overtaking(request, place):
+            self.resending.retry(place, self.postoffice.van.now())
+            return
         if request.take is None:
             request.answers.append(message)
         elif request.error is None:
@@ -294,6 +303,8 @@ class Customer:
     def _settle(self, request: _Request, place: Place) -> None:
         """Nothing more is expected in that place."""
         request.waiting_for.pop(place, None)
+        if self.astray:
+            self.astray.pop(place, None)
         if not request.waiting_for:
             self._complete(request)
 
@@ -306,6 +317,31 @@ class Customer:
             self.resending.hold(place, now)
         elif kind != Kind.WRONG_OWNER or not self._ask_others(request, place):
             self.resending.retry(place, now)
+            message = request.waiting_for.get(place)
+            if message is not None and message.meta.flags & Flag.PUSH:
+                self.astray[place] = True
+
+    def _is_overtaking(self, request: _Request, place: Place) -> bool:
+        """Whether a pull was answered that a push before it may come after: it is asked again.
+
+        Nodes on one link keep their order. So that is where the push was refused, or was sent to
+        others by a map that the pull was not cut by.
+        """
+        message = request.waiting_for.get(place)
+        if message is None or not message.meta.flags & Flag.PULL:
+            return False
+        for other, is_refused in list(self.astray.items()):
+            if other[0] < request.first and (
+                is_refused or self._version_of(other) != message.meta.map_version
+            ):
+                return True
+        return False
+
+    def _version_of(self, place: Place) -> int:
+        """By which map a message without an answer was cut."""
+        request = self._open.get(place[0])
+        message = None if request is None else request.waiting_for.get(place)
+        return -1 if message is None else message.meta.map_version
 
     def _ask_others(self, request: _Request, place: Place) -> bool:
         """Ask others in the place of who was asked; False where nobody is known."""
@@ -317,6 +353,8 @@ class Customer:
                 return False
         except Exception as error:  # raised where the request is waited for
             request.error = request.error or error
+        if message.meta.flags & Flag.PUSH:
+            self.astray |= {other: False for other in request.waiting_for if other[2] > 1}
         self._settle(request, place)
         return True
 
@@ -377,6 +415,7 @@ class Customer:
             patience: seconds to wait for either, of a node id; after that its requests fail.
         """
         now = self.postoffice.van.now()
+        self._note_lost(old, new)
         for node in new.dead - old.dead:
             self._dead[node] = now + patience(node)
         for node in [node for node in self._dead if node in new.nodes]:
@@ -384,10 +423,20 @@ class Customer:
         if new.map_version > old.map_version:
             for node in self._dead:
                 self._leave(node)
+            for place in sorted(self.astray):  # before anything younger is cut anew
+                if place in self.astray and place[0] in self._open:
+                    self._ask_others(self._open[place[0]], place)
         for node in new.gone - old.gone:  # what it had others have, and it hears no more
             self.excuse(node)
         self.hurry(now)
         self._fail_dead(now)
+
+    def _note_lost(self, old: ClusterView, new: ClusterView) -> None:
+        """What a former life of a node was sent may be lost; what is sent after that is not."""
+        lost = {n.id for n in old.nodes.values() if new.is_fenced(n.id, n.incarnation)}
+        for place, message in self.unanswered() if lost else ():
+            if place[1] in lost and message.meta.flags & Flag.PUSH:
+                self.astray[place] = True
 
     def _fail_dead(self, now: float) -> None:
         """Nobody has taken over in time."""

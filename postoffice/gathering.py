@@ -107,6 +107,11 @@ class Gathering:
         self._held = {k: g for k, g in self._held.items() if now - g.heard <= FORGOTTEN_AFTER}
         return [self._guests.pop(key).request for key in silent]
 
+    def forget(self, nonce: int) -> None:
+        """The process that came with `nonce` has ended."""
+        self._guests = {key: g for key, g in self._guests.items() if key[1] != nonce}
+        self._held = {key: g for key, g in self._held.items() if key[1] != nonce}
+
     def missing(self) -> dict[Role, int]:
         """How many nodes of each role have not come."""
         count = dict.fromkeys(self.expected, 0)

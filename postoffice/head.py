@@ -244,6 +244,25 @@ class SchedulerOffice(Postoffice):
                 self._keeper.end()
             self._keeper.close()
 
+    def process_ended(self, nonce: int, why: str) -> bool:
+        """Take it from who started a node's process that it has ended, before its silence says so.
+
+        Only from the thread that drives the van.
+
+        Args:
+            nonce: what that process registers with, see `Postoffice`; nobody else has it.
+            why: for people, such as `has ended: exit code 3`.
+        Returns:
+            Whether it has been taken in; False: say it again later, it is not clear yet which job
+            this scheduler goes on with.
+        """
+        if self._desk is None or self._resumed is not None:
+            return False
+        if not self._has_lost:
+            self._desk.ended(nonce, why, self.van.now())
+            self._publish([])
+        return True
+
     # -- for apps -----------------------------------------------------------------------------
 
     def set_map(self, blob: bytes) -> int:

@@ -175,6 +175,13 @@ class Membership:
         """What a node said to be told from others."""
         return self._nonces.get(node, 0)
 
+    def end(self, nonce: int, why: str, now: float) -> None:
+        """The process that came with `nonce` has ended: only its life is dead, if it has one."""
+        if self.phase is Phase.GATHERING:
+            self._gathering.forget(nonce)
+        for node in [n for n, its in self._nonces.items() if its == nonce]:
+            self.die(node, why, now)
+
     def waiting_addresses(self) -> list[str]:
         """Where the nodes listen that have registered."""
         return self._gathering.addresses()

@@ -67,6 +67,7 @@ class SchedulerDesk:
         self._next_report = started + report_every
         self._phase_told = membership.phase
         self._told = membership.view()
+        self._ended: set[int] = set()  # nonces of processes that are known to have ended
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -86,6 +87,8 @@ class SchedulerDesk:
         return []
 
     def _register(self, meta: Meta, now: float) -> list[Reply]:
+        if meta.incarnation in self._ended:  # its last words come late
+            return []
         known = self.membership.node_of(meta.reply_to, meta.incarnation)
         if known is not None:  # the node table was lost on its way, and the node lives
             self.liveness.heard(known.id, now)
@@ -184,6 +187,17 @@ class SchedulerDesk:
         ((_, answer),) = self._goodbye_done(meta)
         answer.meta.recipient = 0  # another life may have that id
         return [(meta.reply_to, answer)]
+
+    def ended(self, nonce: int, why: str, now: float) -> None:
+        """The process that registered with `nonce`, or was about to, has ended.
+
+        Args:
+            nonce: what it said to be told from others.
+            why: for people, such as `has ended: exit code 3`.
+            now: the time.
+        """
+        self._ended.add(nonce)
+        self.membership.end(nonce, why, now)
 
     # -- time -----------------------------------------------------------------------------------
 

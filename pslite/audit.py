@@ -9,6 +9,8 @@ from kv.errors import LeaseError
 from kv.leases.accounts import MOST_PROBLEMS, Account, accounts_of
 from kv.leases.ledger import FILE, read_ledger
 from pslite.columns import columns
+from pslite.rundir import how_ended, read_cluster
+from van.errors import ConfigError
 
 Report = dict[str, Any]
 
@@ -26,6 +28,17 @@ def audit(run: Path) -> dict[str, Account]:
         )
     _, events, _ = read_ledger(path)
     return accounts_of(events)
+
+
+def standing(run: Path) -> str:
+    """What is to be known of the job in a run folder that has not ended in order; else empty."""
+    try:
+        state = read_cluster(run)
+    except ConfigError:  # the ledger alone was kept
+        return ""
+    if state.get("state") != "ended":
+        return f"the job in {run} still runs, so its ledger is not complete"
+    return how_ended(run, state) if state.get("lost") else ""
 
 
 def balances(accounts: dict[str, Account]) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kv.checkpoint.errors import DamagedCheckpointError
+from kv.checkpoint.errors import DamagedCheckpointError, NoCheckpointError
 from kv.checkpoint.manifest import Manifest
+from kv.checkpoint.places import MANIFEST, place_of
 from kv.checkpoint.reading import TableDifference
 from kv.checkpoint.shelf import Shelf
 
@@ -23,6 +24,21 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.1f} {_UNITS[-1]}"
+
+
+def shelf_of(url: str) -> Shelf:
+    """The checkpoints of a place that is there.
+
+    Raises:
+        NoCheckpointError: it is not, or it is itself a checkpoint.
+        CheckpointError: it cannot be reached.
+    """
+    place = place_of(url)
+    if place.has(MANIFEST):
+        raise NoCheckpointError(url, "this is one checkpoint; name the folder that it lies in")
+    if not place.exists():
+        raise NoCheckpointError(url, "there is no such folder")
+    return Shelf(place)
 
 
 def listing(shelf: Shelf) -> str:

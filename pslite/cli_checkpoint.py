@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from van.errors import PsliteError
+from pslite.cli_options import RUN, TRACEBACKS, clear_errors
 
-EXIT_DIFFERENT, EXIT_ERROR = 1, 2
+EXIT_DIFFERENT = 1
 URL = click.argument("url")
-VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
-
-
-@contextlib.contextmanager
-def _clear_errors(verbose: bool) -> Iterator[None]:
-    try:
-        yield
-    except PsliteError as error:
-        if verbose:
-            traceback.print_exc()
-        click.echo(f"pslite: error: {error}", err=True)
-        sys.exit(EXIT_ERROR)
+URL_OR_RUN = click.argument("url", required=False)
 
 
 @contextlib.contextmanager
@@ -41,19 +29,22 @@ def checkpoint() -> None:
     """Look at checkpoints: list, verify, compare, export.
 
     URL is the folder of the checkpoints, as [checkpoint] dir has it, or a URL such as
-    s3://bucket/job.
+    s3://bucket/job. `list` and `verify` without URL take the places in which the job in --run has
+    kept checkpoints, also those that its program has chosen.
 
     \b
     Examples:
       pslite checkpoint list run/checkpoints
+      pslite checkpoint list --run run/night
       pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
     """
 
 
 @checkpoint.command("list")
-@URL
-@VERBOSE
-def list_command(url: str, verbose: bool) -> None:
+@URL_OR_RUN
+@RUN
+@TRACEBACKS
+def list_command(url: str | None, run_dir: Path | None, verbose: bool) -> None:
     """Show the checkpoints of URL, oldest first.
 
     STEPS is how many steps a worker had completed, ROWS what a full checkpoint at that moment has.
@@ -62,19 +53,21 @@ def list_command(url: str, verbose: bool) -> None:
     Example:
       pslite checkpoint list run/checkpoints
     """
-    with _clear_errors(verbose):
-        from kv.checkpoint.places import place_of
-        from kv.checkpoint.shelf import Shelf
-        from pslite.checkpoints import listing
+    with clear_errors(verbose):
+        from pslite.checkpoints import listing, shelf_of
 
-        click.echo(listing(Shelf(place_of(url))))
+        for place in _places(url, run_dir):
+            if url is None:
+                click.echo(f"{place}:")
+            click.echo(listing(shelf_of(place)))
 
 
 @checkpoint.command()
-@URL
+@URL_OR_RUN
 @click.argument("names", nargs=-1)
-@VERBOSE
-def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
+@RUN
+@TRACEBACKS
+def verify(url: str | None, names: tuple[str, ...], run_dir: Path | None, verbose: bool) -> None:
     """Read checkpoints, all or those of NAMES, and compare every file with its checksum.
 
     Exits with 1 if one is damaged; each file that is says so by name.
@@ -84,37 +77,59 @@ def verify(url: str, names: tuple[str, ...], verbose: bool) -> None:
       pslite checkpoint verify run/checkpoints
       pslite checkpoint verify s3://bucket/job ckpt-000007
     """
-    with _clear_errors(verbose):
-        from kv.checkpoint.errors import DamagedCheckpointError
-        from kv.checkpoint.places import place_of
-        from kv.checkpoint.shelf import Shelf
-        from pslite.checkpoints import size
-
-        shelf = Shelf(place_of(url))
-        chosen = list(names) or shelf.names()
-        if not chosen:
-            click.echo(f"no checkpoints in {url}")
+    with clear_errors(verbose):
         damaged = 0
-        for name in chosen:
-            try:
-                chain = shelf.chain(name)
-                nbytes = sum(manifest.nbytes for manifest in chain)
-                with _bar(nbytes, name) as update:
-                    shelf.verify(name, update)
-            except DamagedCheckpointError as error:
-                damaged += 1
-                click.echo(f"{name}: DAMAGED: {error.reason}")
-            else:
-                files = sum(len(manifest.files()) for manifest in chain)
-                click.echo(f"{name}: good ({files} files, {size(nbytes)})")
+        for place in _places(url, run_dir):
+            if url is None:
+                click.echo(f"{place}:")
+            damaged += _verify(place, names)
     sys.exit(EXIT_DIFFERENT if damaged else 0)
+
+
+def _verify(url: str, names: Sequence[str]) -> int:
+    """Say of checkpoints whether they are good; the number of those that are not."""
+    from kv.checkpoint.errors import DamagedCheckpointError
+    from pslite.checkpoints import shelf_of, size
+
+    shelf = shelf_of(url)
+    chosen = list(names) or shelf.names()
+    if not chosen:
+        click.echo(f"no checkpoints in {url}")
+    damaged = 0
+    for name in chosen:
+        try:
+            chain = shelf.chain(name)
+            nbytes = sum(manifest.nbytes for manifest in chain)
+            with _bar(nbytes, name) as update:
+                shelf.verify(name, update)
+        except DamagedCheckpointError as error:
+            damaged += 1
+            click.echo(f"{name}: DAMAGED: {error.reason}")
+        else:
+            files = sum(len(manifest.files()) for manifest in chain)
+            click.echo(f"{name}: good ({files} files, {size(nbytes)})")
+    return damaged
+
+
+def _places(url: str | None, run_dir: Path | None) -> list[str]:
+    """The URL, or those of the job in a run folder, of which it is said if it was killed."""
+    from pslite.kept import places_of_job
+    from pslite.rundir import how_ended, read_cluster
+
+    if url is not None:
+        return [url]
+    run = run_dir or Path("run")
+    state = read_cluster(run)
+    if state.get("lost"):
+        click.echo(f"pslite: {how_ended(run, state)}", err=True)
+    return places_of_job(run)
 
 
 @checkpoint.command()
 @URL
 @click.argument("first")
 @click.argument("second")
-@VERBOSE
+@TRACEBACKS
 def diff(url: str, first: str, second: str, verbose: bool) -> None:
     """Compare the rows of two checkpoints, FIRST and SECOND: weights and optimiser state.
 
@@ -125,13 +140,11 @@ def diff(url: str, first: str, second: str, verbose: bool) -> None:
     Example:
       pslite checkpoint diff run/checkpoints ckpt-000006 ckpt-000007
     """
-    with _clear_errors(verbose):
-        from kv.checkpoint.places import place_of
+    with clear_errors(verbose):
         from kv.checkpoint.reading import SavedTables, compare
-        from kv.checkpoint.shelf import Shelf
-        from pslite.checkpoints import differences
+        from pslite.checkpoints import differences, shelf_of
 
-        shelf = Shelf(place_of(url))
+        shelf = shelf_of(url)
         one, other = (SavedTables(shelf, shelf.chain(name)) for name in (first, second))
         found = []
         with _bar(len(one.specs.keys() | other.specs.keys()), "tables") as update:
@@ -160,7 +173,7 @@ def diff(url: str, first: str, second: str, verbose: bool) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder that gets a file for each table.",
 )
-@VERBOSE
+@TRACEBACKS
 def export(
     url: str, name: str | None, tables: tuple[str, ...], kind: str, out: Path, verbose: bool
 ) -> None:
@@ -175,14 +188,13 @@ def export(
       pslite checkpoint export run/checkpoints ckpt-000007 --table user --out tables
       duckdb -c "select key, weights[1] from 'tables/user.parquet' limit 5"
     """
-    with _clear_errors(verbose):
+    with clear_errors(verbose):
         from kv.checkpoint.errors import NoCheckpointError
-        from kv.checkpoint.places import place_of
         from kv.checkpoint.reading import SavedTables
-        from kv.checkpoint.shelf import Shelf
         from pslite.checkpoint_export import export_tables
+        from pslite.checkpoints import shelf_of
 
-        shelf = Shelf(place_of(url))
+        shelf = shelf_of(url)
         chosen = name or shelf.last_good()
         if chosen is None:
             raise NoCheckpointError(url, "there is no good checkpoint to export")

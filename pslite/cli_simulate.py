@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from pslite.cli_options import SET, TRACEBACKS, clear_errors
+
 
 @click.command()
 @click.argument("ini", metavar="CONF", type=click.Path(path_type=Path))
@@ -21,20 +23,14 @@ import click
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write all figures to this file; the same settings give the same bytes.",
 )
-@click.option(
-    "--set",
-    "overrides",
-    metavar="SECTION.KEY=VALUE",
-    multiple=True,
-    help="Override one setting of the ini file; may be repeated.",
-)
-@click.option("-v", "--verbose", count=True, help="Show tracebacks of errors.")
+@SET
+@TRACEBACKS
 def simulate(
     ini: Path,
     picture: Path | None,
     json_file: Path | None,
     overrides: tuple[str, ...],
-    verbose: int,
+    verbose: bool,
 ) -> None:
     """Compare consistency modes on a virtual cluster, in one process.
 
@@ -56,7 +52,6 @@ def simulate(
       pslite simulate conf/simulate.ini --png modes.png --json modes.json
       pslite simulate conf/simulate.ini --set simulate.workers=16 --set simulate.modes=ssp:4,sync
     """
-    from pslite.cli import clear_errors
     from pslite.config import read_job
     from pslite.simulate.command import run_command
 

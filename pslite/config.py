@@ -23,6 +23,7 @@ from pslite.simulate.config import SimulateConfig
 from pslite.values import format_value, nearest, parse_value
 from van.config import SecurityConfig, VanConfig
 from van.errors import ConfigError
+from van.quantities import Seconds
 
 T = TypeVar("T")
 
@@ -33,12 +34,27 @@ class RunConfig:
 
     name: str = "local"  # name of the job in logs and files
     seed: int = 1  # where all chance of the job begins
+    deterministic: bool = False  # fix all chance and order; what cannot be fixed is refused
+    record: str = ""  # folder that gets the order in which servers work, for a replay; empty: none
+    replay: str = ""  # folder of such a record: the same order, and the same bits, again
+    replay_limit: Seconds = 300.0  # for the next recorded request; then the replay has failed
     app_sections: tuple[str, ...] = ()  # sections of this file that belong to an application
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             problem = f"expected 0 to 2^63-1, got {self.seed}"
             raise ConfigError(problem, section="run", key="seed")
+        if self.record and self.replay:
+            problem = "a run is recorded or replayed, not both"
+            raise ConfigError(problem, section="run", key="replay")
+        if self.replay_limit <= 0:
+            problem = f"expected above 0, got {self.replay_limit}"
+            raise ConfigError(problem, section="run", key="replay_limit")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the run is to repeat: nothing in it may be left to chance."""
+        return bool(self.deterministic or self.record or self.replay)
 
 
 @dataclass(frozen=True, kw_only=True)

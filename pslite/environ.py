@@ -17,6 +17,9 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     PSLITE_SET                      lines section.key=value; an indented line continues a value
     PSLITE_RANK                     the rank this node asks for
     PSLITE_RUN                      the job's run folder, for what nodes write there (the ledger)
+    PSLITE_LIFE                     a number of this process alone, by which its launcher tells the
+                                    scheduler of its end
+    PSLITE_LAUNCHER                 stdin: where a scheduler hears from its launcher
 """
 
 from __future__ import annotations
@@ -57,7 +60,11 @@ OURS = (
     "PSLITE_SET",
     "PSLITE_RANK",
     "PSLITE_RUN",
+    "PSLITE_LIFE",
+    "PSLITE_LAUNCHER",
 )
+
+_MOST_LIFE = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,8 @@ class NodeSettings:
     job: JobConfig
     verbose: int = 0
     run_dir: Path | None = None  # the job's folder; None: nodes write no files
+    life: int | None = None  # what its launcher knows this process by; None: it has no launcher
+    hears_launcher: bool = False  # a scheduler whose standard input is a pipe from its launcher
 
     @property
     def scheduler(self) -> str:
@@ -126,12 +135,15 @@ def from_environ(
             key="DMLC_PS_ROOT_PORT",
         )
     cluster = _replace(cluster, {"host": _host(env, cluster, towards, of_interface)})
+    job.chaos.check(cluster)
     return NodeSettings(
         role=role,
         rank=_rank(env, role, cluster),
         job=replace(job, cluster=cluster, van=_van(env, job.van), chaos=_chaos(env, job.chaos)),
         verbose=verbosity(env),
         run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
+        life=_whole(env, "PSLITE_LIFE", _MOST_LIFE),
+        hears_launcher=env.get("PSLITE_LAUNCHER") == "stdin",
     )
 
 
@@ -173,6 +185,10 @@ def to_environ(settings: NodeSettings) -> dict[str, str]:
         env["PSLITE_RANK"] = str(settings.rank)
     if settings.run_dir is not None:
         env["PSLITE_RUN"] = str(settings.run_dir)
+    if settings.life is not None:
+        env["PSLITE_LIFE"] = str(settings.life)
+    if settings.hears_launcher:
+        env["PSLITE_LAUNCHER"] = "stdin"
     return env
 
 

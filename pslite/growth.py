@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pslite import repeating
 from pslite.capacity import check_size
 from pslite.config import JobConfig
 from pslite.keyring import check_keys, make_keys, names_of
@@ -63,6 +64,8 @@ class Growth:
         raise ConfigError(f"{what!r} is no command; scale and start are")
 
     def _scale(self, servers: int) -> None:
+        if why_fixed := repeating.why_fixed(self._job):
+            raise ConfigError(f"this job cannot be scaled: {why_fixed}")
         cluster = replace(self._job.cluster, servers=servers)  # finds what is out of range
         check_size(replace(self._job, cluster=cluster))
         security = self._job.security

@@ -5,6 +5,9 @@ the launcher ends, even by SIGKILL, and what is then left of the job is ended. A
 the job if its environment holds the job's token (so do its children, in whatever session they
 are), or if it is in the session of a process that the launcher named by a line `PID` in the pipe.
 
+Then it writes the job's end into its RUN/cluster.json, as the launcher could not: unless the last
+line in the pipe is `over`.
+
 No race: a process that the launcher has forked holds the pipe open until its own program, with
 the token in its environment, has begun.
 
@@ -14,6 +17,8 @@ Standard library only, and run by path with `python -I -S`: it is up in some ten
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import signal
 import sys
@@ -22,6 +27,9 @@ from collections.abc import Collection
 
 TOKEN = "PSLITE_JOB"
 GRACE = 3.0  # seconds from SIGTERM to SIGKILL
+OVER = b"over"  # said by a launcher that has written its job's end itself
+STATE, LOCK = "cluster.json", "cluster.lock"  # in the run folder
+LOST = "without a word: its launcher (process {}) is gone, as after kill -9"
 
 
 def members(token: str, sessions: Collection[int] = ()) -> list[int]:
@@ -76,13 +84,34 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def main(token: str) -> None:
-    """Wait for the pipe on stdin to close, then end what is left of the job."""
+def note_end(folder: str, launcher: int) -> None:
+    """Write into cluster.json that the job of `launcher` has ended, unless another has begun."""
+    path, fresh = os.path.join(folder, STATE), os.path.join(folder, f".{STATE}.{os.getpid()}")
+    try:
+        with open(os.path.join(folder, LOCK)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it went with the launcher
+            with open(path, encoding="utf-8") as file:
+                state = json.load(file)
+            if state["launcher"] != launcher or state["state"] == "ended":
+                return
+            state |= {"state": "ended", "nodes": [], "lost": LOST.format(launcher)}
+            with open(fresh, "w", encoding="utf-8") as file:
+                file.write(json.dumps(state, indent=2) + "\n")
+            os.replace(fresh, path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # another job's by now, or nobody's; who reads it finds out by itself
+
+
+def main(token: str, folder: str = "") -> None:
+    """Wait for the pipe on stdin to close, then end what is left of the job in `folder`."""
+    launcher = os.getppid()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    sessions = {int(line) for line in sys.stdin.buffer.read().split()}
-    end(token, sessions)
+    said = sys.stdin.buffer.read().split()
+    end(token, {int(word) for word in said if word.isdigit()})
+    if folder and OVER not in said:
+        note_end(folder, launcher)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

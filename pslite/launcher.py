@@ -17,8 +17,10 @@ from pathlib import Path
 from pslite import environ
 from pslite.capacity import check_size
 from pslite.config import JobConfig
+from pslite.kept import forget_places, note_place
 from pslite.keyring import keys_of_job
 from pslite.localjob import LaunchOptions, LocalJob
+from pslite.repeating import check_repeatable, fixed_environ, with_record
 from pslite.rundir import RunDirectory
 from van.errors import ConfigError
 
@@ -39,17 +41,25 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
         command: the worker program; a leading `python` is the Python that runs this.
         options: where output goes, and the like.
     Raises:
-        ConfigError: the command is not found, too many nodes, or a folder cannot be written.
+        ConfigError: the command is not found, too many nodes, a plan of faults that names none of
+            them, or a folder that cannot be written.
     """
     options = options or LaunchOptions()
     env = environ.current() if options.env is None else options.env
     command = resolve_command(command, env)
     check_size(job)
+    check_repeatable(job)
+    job, env = with_record(job), fixed_environ(job, env)
+    job.chaos.check(job.cluster)
+    job.checkpoint.require_place()
     with _run_directory(options) as run_dir:
         folder = None if run_dir is None else run_dir.path
         with keys_of_job(job, folder) as keyed:
             if run_dir is not None:  # for those who look into the job
                 run_dir.update(keys=keyed.security.keys if keyed.security.curve else "")
+                forget_places(run_dir.path)
+                if job.checkpoint.dir:
+                    note_place(run_dir.path, job.checkpoint.dir)
             lasting = with_journal(keyed, folder)
             makes_keys = not job.security.keys
             return LocalJob(lasting, command, env, options, run_dir, makes_keys=makes_keys).run()

@@ -15,10 +15,14 @@ from typing import Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
 from kv.consistency.settings import Consistency
+from kv.cutting import PIECE
 from kv.executor import threads_of
+from kv.leases.dealing import Dealing
 from kv.leases.desk import LeaseDesk
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
+from kv.replay.order import Order
+from kv.replay.recordfile import Head
 from kv.replication.replicator import Replicator
 from kv.table_server import TableServer
 from postoffice.errors import ClusterStoppedError
@@ -26,6 +30,8 @@ from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+from pslite.config import RunConfig
+from pslite.ordering import make_dealing, make_order
 from van.courier import ZmqVan, new_context
 from van.errors import ConfigError
 
@@ -43,6 +49,8 @@ class LocalNodes:
         seed: of initial values.
         server_app: called with each server's postoffice, which has not started.
         replicas: copies of each row on another server, 0 or 1.
+        server_threads: of each server; 0: half of the cores.
+        run: what is recorded or replayed; its seed is not looked at.
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
@@ -58,6 +66,8 @@ class LocalNodes:
         server_app: Callable[[Postoffice], object] | None = None,
         run_dir: Path | None = None,
         replicas: int = 0,
+        server_threads: int = 0,
+        run: RunConfig = RunConfig(),  # noqa: B008 (it is frozen)
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):
             raise ConfigError(
@@ -70,6 +80,11 @@ class LocalNodes:
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._run_dir = run_dir
         self._replicas = replicas
+        self._server_threads, self._run = threads_of(server_threads), run
+        self._dealing: Dealing | None = None
+        self._orders: list[Order | None] = []
+        if (run.record or run.replay) and replicas:
+            raise ConfigError("a run that is recorded or replayed has none", key="replicas")
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
@@ -79,7 +94,18 @@ class LocalNodes:
         self._failures: list[BaseException] = []
 
     def start(self) -> Self:
-        """Start all nodes; returns when they have found each other."""
+        """Start all nodes; returns when they have found each other.
+
+        Raises:
+            RecordError: a record cannot be written or read, or is of another cluster.
+        """
+        try:
+            servers = range(self._shape.servers)
+            self._orders = [make_order(self._run, self._head(rank)) for rank in servers]
+            self._dealing = make_dealing(self._run, self._shape.workers)
+        except BaseException:
+            self._context.term()
+            raise
         self._spawn("scheduler", self._run_scheduler)
         for rank in range(self._shape.servers):
             self._spawn(f"server {rank}", partial(self._run_server, rank))
@@ -115,7 +141,7 @@ class LocalNodes:
 
     def _run_scheduler(self) -> None:
         office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
-        desk = LeaseDesk(office, self._run_dir)
+        desk = LeaseDesk(office, self._run_dir, dealing=self._dealing)
         office.apps.append(desk)
         self.scheduler = office
         PlacementApp(office, self._replicas)
@@ -123,6 +149,8 @@ class LocalNodes:
             office.start()
             office.serve()
         finally:
+            if self._dealing is not None:
+                self._dealing.close()
             office.finalize()
             desk.close()
 
@@ -130,7 +158,7 @@ class LocalNodes:
         office = self._office(Role.SERVER, f"server{rank}", rank)
         failure: str | None = None
         try:
-            tables = TableServer(office, self._mode, self._seed, threads=threads_of(0))
+            tables = self._tables(office, rank)
             CheckpointServer(
                 office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
             )
@@ -146,9 +174,27 @@ class LocalNodes:
         finally:
             office.finalize(failure)
 
+    def _head(self, rank: int) -> Head:
+        return Head(
+            server=rank,
+            servers=self._shape.servers,
+            workers=self._shape.workers,
+            mode=str(Consistency.of(self._mode)),
+            seed=self._seed,
+            threads=self._server_threads,
+        )
+
+    def _tables(self, office: Postoffice, rank: int) -> TableServer:
+        order = self._orders[rank]
+        threads = self._server_threads if order is None or order.threads is None else order.threads
+        return TableServer(office, self._mode, self._seed, threads=threads, order=order)
+
     def _worker(self, rank: int) -> RemoteWorker:
         office = self._office(Role.WORKER, f"worker{rank}", rank)
-        return RemoteWorker(office, self._mode, self._seed, may_move=self._replicas > 0)
+        piece = PIECE if self._run.is_fixed else None
+        return RemoteWorker(
+            office, self._mode, self._seed, piece=piece, may_move=self._replicas > 0
+        )
 
     def run(self, program: Callable[[RemoteWorker], T]) -> list[T]:
         """Run `program(worker)` in a thread for each worker; the results by rank.

@@ -26,7 +26,8 @@ from pslite.commands import CommandSocket
 from pslite.config import JobConfig
 from pslite.environ import NodeSettings
 from pslite.growth import Growth
-from pslite.lifecycle import Failure, Lifecycle, NodeName, Phase, describe_status
+from pslite.lifecycle import CONSEQUENCE, Failure, Lifecycle, NodeName, Phase, describe_status
+from pslite.obituaries import Obituaries
 from pslite.output import Screen
 from pslite.prepare import preparation
 from pslite.processes import Child, Family
@@ -104,11 +105,13 @@ class LocalJob:
             grace=options.grace,
             tolerance=tolerance_of(job),
         )
-        self._recovery = Recovery(job)
+        folder = None if run_dir is None else run_dir.path
+        self._recovery = Recovery(job, folder)
         self._growth = Growth(job, makes_keys, self._start_server, self._is_running)
+        self._obituaries = Obituaries()
         self._commands: CommandSocket | None = None
         self._screen = Screen(options.out, colour=options.colour)
-        self._family = Family(self._show, self._env, options.log_dir)
+        self._family = Family(self._show, self._env, options.log_dir, folder)
         self._inbox = SignalInbox()
         self._chaos = self._make_chaos()
         self._address: str | None = None  # where the scheduler listens
@@ -133,7 +136,7 @@ class LocalJob:
         begun, code = time.monotonic(), 1
         try:
             with self._inbox, self._family:
-                self._note(state="starting", launcher=os.getpid(), name=self._job.run.name)
+                self._note(name=self._job.run.name)
                 self._family.watch(self._inbox.fileno())
                 self._listen()
                 self._prepare()
@@ -192,6 +195,7 @@ class LocalJob:
         self._job, whence = self._recovery.job_again()
         self._say(f"job {self._job.run.name} begins again {whence}")
         self._address, self._phase_acted_on = None, Phase.STARTING
+        self._obituaries = Obituaries()
         self._note(state="starting", scheduler=None)
         self._start_all()
 
@@ -209,16 +213,24 @@ class LocalJob:
         return self._life.phase is Phase.RUNNING and self._met is not None
 
     def _start_node(self, role: Role, rank: int, job: JobConfig, command: Sequence[str]) -> None:
-        folder = None if self._run_dir is None else self._run_dir.path.resolve()
+        name = NodeName(role, rank)
         settings = NodeSettings(
-            role=role, rank=rank, job=job, verbose=self._options.verbose, run_dir=folder
+            role=role,
+            rank=rank,
+            job=job,
+            verbose=self._options.verbose,
+            run_dir=None if self._run_dir is None else self._run_dir.path.resolve(),
+            life=self._obituaries.born(name),
+            hears_launcher=name == SCHEDULER,
         )
-        self._start(NodeName(role, rank), command, environ.child_environ(self._env, settings))
+        self._start(name, command, environ.child_environ(self._env, settings))
 
     def _start(self, name: NodeName, command: Sequence[str], env: Mapping[str, str]) -> None:
         if self._life.is_stopping:
             return
-        self._family.start(name, command, env)
+        child = self._family.start(name, command, env, listens=name == SCHEDULER)
+        if name == SCHEDULER:
+            child.tell(b"".join(self._obituaries.lines))
         self._life.started(name)
         self._note(nodes=self._nodes())
 
@@ -259,6 +271,7 @@ class LocalJob:
             is_consequence = any("ClusterStoppedError" in line for line in tail)
             self._life.exited(child.name, status, now, is_consequence=is_consequence)
             self._tell_of_failure(child.name, status)
+            self._tell_scheduler(child.name, status)
             if self._chaos is not None:
                 self._chaos.ended(child.name, describe_status(status))
         if ended:
@@ -292,6 +305,14 @@ class LocalJob:
             has_copies = name.role == Role.SERVER and self._job.cluster.replicas
             role = ", to be the backup of others" if has_copies else ""
             self._say(f"{name}: {describe_status(status)}; it is started again{role}")
+
+    def _tell_scheduler(self, name: NodeName, status: int) -> None:
+        """Let a death that the others outlive be known before the node's silence shows it."""
+        if status in (0, CONSEQUENCE) or self._life.is_stopping or name in (SETUP, SCHEDULER):
+            return
+        line = self._obituaries.died(name, describe_status(status))
+        if SCHEDULER in self._family.children:
+            self._family.children[SCHEDULER].tell(line)
 
     def _restart(self, name: NodeName) -> None:
         assert self._met is not None, "only nodes of a running job are started again"
@@ -352,8 +373,7 @@ class LocalJob:
         if lines and not is_in_sight:
             block = "".join(f"\n    {line}" for line in lines)
             self._say(f"the last lines of {failure.node}:{block}")
-        advice = self._recovery.advice(failure.node)
-        if advice:
+        for advice in self._recovery.advice(failure.node):
             self._say(advice)
         return failure.exit_code
 

@@ -11,7 +11,7 @@ from postoffice.node import Node, Role, node_name
 from postoffice.observer import Observer
 from pslite.columns import columns, counted, sized
 from pslite.keyring import OBSERVER, curve_of
-from pslite.rundir import read_cluster
+from pslite.rundir import how_ended, read_cluster
 from van.config import SecurityConfig
 from van.courier import ZmqVan
 from van.errors import ConfigError
@@ -33,7 +33,7 @@ def scheduler_of(run: Path | None, scheduler: str | None) -> str:
     folder = run or Path("run")
     state = read_cluster(folder)
     if state.get("state") == "ended":
-        raise ConfigError(f"the job in {folder} has ended")
+        raise ConfigError(how_ended(folder, state))
     address = state.get("scheduler")
     if not isinstance(address, str):
         raise ConfigError(f"the job in {folder} is only starting; try again in a moment")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+from functools import partial
+from typing import Any
 
 from kv.leases.desk import LeaseDesk
 from postoffice.config import join_address
@@ -22,8 +24,11 @@ from postoffice.resending import Resend
 from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
+from pslite.kept import note_place
 from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
+from pslite.obituaries import LOOK, ObituaryReader
+from pslite.repeating import check_repeatable, why_fixed
 from pslite.vans import make_van
 from van.addresses import place_of
 from van.errors import ConfigError
@@ -73,6 +78,7 @@ def _scheduler_of(settings: NodeSettings) -> str:
 def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
+    check_repeatable(settings.job)
     van: Van = make_van(settings, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
     chaos = chaos_of(settings)
@@ -85,6 +91,7 @@ def make_office(settings: NodeSettings) -> Postoffice:
         shape_of(settings),
         bind=f"{cluster.transport}://{place}",
         rank=settings.rank,
+        nonce=settings.life,
     )
     if settings.job.van.resend == "on":
         office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
@@ -122,25 +129,39 @@ def run_node(settings: NodeSettings) -> None:
 
 def _run_scheduler(settings: NodeSettings) -> None:
     from kv.placement_app import PlacementApp
+    from pslite.ordering import make_dealing, whole_at_signal
 
+    check_repeatable(settings.job)
     van: Van = make_van(settings, background=False)
     chaos = chaos_of(settings)
     if chaos is not None:
         van = chaos.around(van)
     office = SchedulerOffice(van, shape_of(settings), journal=_journal(settings))
-    desk = LeaseDesk(office, settings.run_dir)
+    dealing, why = make_dealing(settings.job.run, settings.job.cluster.workers), ""
+    desk = LeaseDesk(office, settings.run_dir, dealing=dealing)
     office.apps.append(desk)
-    PlacementApp(office, settings.job.cluster.replicas)
+    PlacementApp(office, settings.job.cluster.replicas, why_fixed(settings.job))
     if chaos is not None:
         chaos.watch(office)
     sync = settings.job.param_sync
     for key in sync.unused:  # said by one node of the job
         log.warning("[param_sync] %s is set, but mode %s does not use it", key, sync.mode)
+    for fault in settings.job.chaos.parsed.processes if not settings.hears_launcher else ():
+        log.warning("[chaos] plan: %s does not happen: only pslite local does that", fault)
     try:
-        print(f"{LISTENING}{place_of(office.listen())}", flush=True)
-        office.start()
-        office.serve()
+        with whole_at_signal(None if dealing is None else dealing.close):
+            print(f"{LISTENING}{place_of(office.listen())}", flush=True)
+            if settings.hears_launcher:
+                lost = partial(office.stop, "the launcher of this job has ended")
+                office.van.every(LOOK, ObituaryReader(office.process_ended, lost).turn)
+            office.start()
+            office.serve()
+    except BaseException as error:
+        why = f"{type(error).__name__}: {error}"
+        raise
     finally:
+        if dealing is not None:
+            dealing.close(why)
         if chaos is not None:
             chaos.end()
         office.finalize()
@@ -180,8 +201,10 @@ def start_app(reference: str, office: Postoffice) -> None:
 def _run_server(settings: NodeSettings) -> None:
     from kv.checkpoint.server import CheckpointServer
     from kv.executor import threads_of
+    from kv.replay.rules import checking
     from kv.replication.replicator import Replicator
     from kv.table_server import TableServer  # numba: the scheduler does without
+    from pslite.ordering import order_of, whole_at_signal
 
     job = settings.job
     sys.setswitchinterval(SWITCH)
@@ -189,22 +212,32 @@ def _run_server(settings: NodeSettings) -> None:
     office = make_office(settings)
     failure: str | None = None
     try:
+        order, chosen = order_of(settings), dict[str, Any]()
+        if job.run.is_fixed:
+            chosen["check"] = checking(job.cluster.workers, has_order=order is not None)
+        threads = None if order is None else order.threads
         tables = TableServer(
             office,
             job.param_sync.consistency,
             job.run.seed,
             job.server.key_cache,
-            threads_of(job.server.threads),
+            threads_of(job.server.threads) if threads is None else threads,
             job.server.spill_dir,
             job.param_sync.max_staleness,
+            order,
+            **chosen,
         )
+        run = settings.run_dir
         CheckpointServer(
-            office, tables.engine, owned=lambda: tables.desk.slots.owner == office.rank
+            office,
+            tables.engine,
+            owned=lambda: tables.desk.slots.owner == office.rank,
+            on_place=lambda url: note_place(run, url) if run is not None else None,
         )
         Replicator(tables)
         if job.server.app:
             start_app(job.server.app, office)
-        with tables:
+        with whole_at_signal(None if order is None else order.end), tables:
             office.start()
             office.serve()
     except ClusterStoppedError as error:

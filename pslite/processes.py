@@ -38,6 +38,9 @@ class Child:
         process: started with stdout as a pipe that does not block.
         sink: gets the whole lines the node prints.
         log: gets every byte the node prints, unchanged.
+
+    Attributes:
+        unsaid: what is still to be written to its standard input.
     """
 
     def __init__(
@@ -48,6 +51,23 @@ class Child:
         self.pipe = process.stdout
         self.is_at_end = False  # its pipe is closed: it has ended or is about to
         self._sink, self._log, self._lines = sink, log, Lines()
+        self.unsaid = b""
+
+    def tell(self, data: bytes) -> None:
+        """Write to its standard input, if it has one; never waits: the rest goes with `say`."""
+        self.unsaid += data
+        self.say()
+
+    def say(self) -> None:
+        """Write on what it had no room for."""
+        if not self.unsaid or self.process.stdin is None:
+            return
+        try:
+            self.unsaid = self.unsaid[os.write(self.process.stdin.fileno(), self.unsaid) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self.unsaid = b""  # it has ended
 
     def read(self) -> int:
         """Take what has been printed, at most one chunk; the number of bytes."""
@@ -70,6 +90,8 @@ class Child:
             taken += nbytes
         self._show(self._lines.close())
         self.pipe.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         if self._log is not None:
             self._log.close()
 
@@ -88,12 +110,19 @@ class Family:
         sink: gets the whole lines each child prints.
         env: the environment to start from.
         log_dir: where the output of each child is also written, unchanged; None: nowhere.
+        run_dir: the job's folder, whose `cluster.json` is brought to an end if this process cannot.
     """
 
-    def __init__(self, sink: Sink, env: Mapping[str, str], log_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        env: Mapping[str, str],
+        log_dir: Path | None = None,
+        run_dir: Path | None = None,
+    ) -> None:
         self.token = secrets.token_hex(8)
         self.children: dict[NodeName, Child] = {}
-        self._sink, self._env, self._log_dir = sink, env, log_dir
+        self._sink, self._env, self._log_dir, self._run_dir = sink, env, log_dir, run_dir
         self._selector = selectors.DefaultSelector()
         self._logs: set[Path] = set()
         self._next_look = 0.0
@@ -101,9 +130,10 @@ class Family:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Family:
+        folder = "" if self._run_dir is None else str(self._run_dir.resolve())
         # By path and without site: the guard needs nothing of ours and should be up at once.
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, self.token],
+            [sys.executable, "-I", "-S", guard.__file__, self.token, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={name: value for name, value in self._env.items() if name != guard.TOKEN},
@@ -119,14 +149,22 @@ class Family:
             self._bury(child)
         self._selector.close()
         if self._guard is not None and self._guard.stdin is not None:
+            self._tell_guard(guard.OVER)
             with contextlib.suppress(BrokenPipeError):
                 self._guard.stdin.close()
             self._guard.wait(guard.GRACE + UNKILLABLE)
 
     def start(
-        self, name: NodeName, command: Sequence[str], env: Mapping[str, str] | None = None
+        self,
+        name: NodeName,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        listens: bool = False,
     ) -> Child:
         """Start one child, in `env` or the environment of the family.
+
+        With `listens` its standard input is a pipe from here, see `Child.tell`.
 
         Raises:
             ConfigError: the command cannot be run, or its log cannot be written.
@@ -135,7 +173,7 @@ class Family:
         try:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**(self._env if env is None else env), guard.TOKEN: self.token},
@@ -149,9 +187,11 @@ class Family:
                 log.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"{name}: cannot run {command[0]!r}: {reason}") from None
-        self._tell_guard(process.pid)
+        self._tell_guard(b"%d" % process.pid)
         child = Child(name, process, self._sink, log)
-        os.set_blocking(child.pipe.fileno(), False)
+        for pipe in (process.stdin, child.pipe):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
         self._selector.register(child.pipe, selectors.EVENT_READ, child)
         self.children[name] = child
         return child
@@ -166,6 +206,8 @@ class Family:
 
         With `is_reading` false output stays with the children, who wait when their pipe is full.
         """
+        for child in self.children.values():
+            child.say()
         if not is_reading:
             select.select(self._watched, [], [], min(timeout, 0.01))
             return
@@ -207,10 +249,10 @@ class Family:
         child.close()
         del self.children[child.name]
 
-    def _tell_guard(self, pid: int) -> None:
+    def _tell_guard(self, word: bytes) -> None:
         if self._guard is not None and self._guard.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._guard.stdin.fileno(), b"%d\n" % pid)
+                os.write(self._guard.stdin.fileno(), word + b"\n")
 
     def _open_log(self, name: NodeName) -> BinaryIO | None:
         if self._log_dir is None:

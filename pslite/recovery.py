@@ -16,6 +16,7 @@ from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointError
 from postoffice.node import Role
 from pslite.config import JobConfig
+from pslite.kept import places_of, same_place
 from pslite.lifecycle import NodeName, Tolerance
 
 _LESS_FRAIL = "[cluster] replicas = 1 would have kept its rows on another server"
@@ -43,10 +44,11 @@ class Recovery:
 
     Args:
         job: with its settings; a checkpoint that lies there already is a former job's.
+        run: its folder, where servers note the places that its program has chosen.
     """
 
-    def __init__(self, job: JobConfig) -> None:
-        self._job = job
+    def __init__(self, job: JobConfig, run: Path | None = None) -> None:
+        self._job, self._run = job, run
         needs_former = tolerance_of(job).server == "again" and job.checkpoint.resume != "auto"
         self._former = _last_good(job.checkpoint) if needs_former else None
 
@@ -65,27 +67,49 @@ class Recovery:
         again = replace(job, checkpoint=replace(config, resume=found))
         return again, f"from checkpoint {found} in {config.dir}"
 
-    def advice(self, node: NodeName | None) -> str:
-        """What to say when the failure of `node` has ended the job; empty if it is no server."""
-        config = self._job.checkpoint
+    def advice(self, node: NodeName | None) -> list[str]:
+        """What to say when the failure of `node` has ended the job; nothing if it is no server."""
         if node is None or node.role != Role.SERVER:
-            return ""
-        if not config.dir:
-            wanted = self._job.cluster.on_server_failure == "restart"
-            why = "on_server_failure = restart goes on from one, but " if wanted else ""
-            return (
-                f"no checkpoint: {why}[checkpoint] dir is not set; with it and every the job "
-                f"could go on, and {_LESS_FRAIL}"
-            )
-        try:
-            found = last_good(config.dir)
-        except CheckpointError as error:
-            return f"the last checkpoint is not known: {error}"
-        if found is None:
-            return f"no checkpoint in {config.dir} yet, so the job can only begin anew"
+            return []
+        if self._job.run.record or self._job.run.replay:
+            return []  # such a job has no checkpoints
+        places = self._places()
+        if not places:
+            return [self._without_place()]
+        found, told = [], []
+        for url in places:
+            try:
+                name = last_good(url)
+            except CheckpointError as error:
+                told.append(f"the last checkpoint is not known: {error}")
+                continue
+            if name is not None:
+                found.append(self._going_on(url, name))
+            else:
+                told.append(f"no checkpoint in {url} yet, so the job can only begin anew")
+        return found or told
+
+    def _places(self) -> list[str]:
+        """Where the job keeps checkpoints, by its settings and by its program's own doing."""
+        config, noted = self._job.checkpoint, {} if self._run is None else places_of(self._run)
+        ours = {same_place(config.dir): config.dir} if config.dir else {}
+        return list((noted | ours).values())
+
+    def _going_on(self, url: str, name: str) -> str:
+        config = self._job.checkpoint
+        text = f"the last good checkpoint is {name} in {url}"
+        if config.dir and same_place(config.dir) == same_place(url):
+            how = f"when it is started with [checkpoint] resume = {name}, or auto"
+        else:
+            how = "where its program calls resume()"
+        return f"{text}; the job goes on from it {how}"
+
+    def _without_place(self) -> str:
+        wanted = self._job.cluster.on_server_failure == "restart"
+        why = "on_server_failure = restart goes on from one, but " if wanted else ""
         return (
-            f"the last good checkpoint is {found} in {config.dir}; the job goes on from it when it "
-            f"is started with [checkpoint] resume = {found}, or auto"
+            f"no checkpoint: {why}[checkpoint] dir is not set; with it and every the job could go "
+            f"on, and {_LESS_FRAIL}"
         )
 
 

@@ -1,4 +1,9 @@
-"""`RUN/cluster.json`: what a running job tells other commands about itself."""
+"""`RUN/cluster.json`: what a running job tells other commands about itself.
+
+A launcher that is killed cannot write that its job has ended. So it holds a lock, which goes with
+it, and has written down which process it is; its guard (`pslite.guard`) writes the end for it, and
+who finds neither lock nor process knows without that.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,18 @@ import contextlib
 import fcntl
 import json
 import os
+import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from pslite.guard import LOCK, LOST
+from pslite.guard import STATE as FILE
 from van.errors import ConfigError
 
-FILE, LOCK = "cluster.json", "cluster.lock"
 LOOK = 0.1  # seconds that one who only looks whether a folder is taken may hold its lock
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_START = 19  # of the fields of /proc/PID/stat behind the name: when it was started, since boot
 
 
 class RunDirectory:
@@ -25,28 +34,34 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._state: dict[str, Any] = {}
+        self._state: dict[str, Any] = {"launcher": os.getpid(), "of": _this_process()}
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(path / LOCK, "a")  # noqa: SIM115  (held while the job runs)
-        except OSError as error:
-            raise ConfigError(f"run folder {path} cannot be written: {error.strerror}") from None
-        try:
-            self._take()
-        except OSError:
-            self._lock.close()
+            self._lock = self._take()
+        except BlockingIOError:
             raise ConfigError(
                 f"another job is running in {path}; choose another folder with --run"
             ) from None
+        except OSError as error:
+            raise ConfigError(f"run folder {path} cannot be written: {error.strerror}") from None
+        try:
+            self.update(state="starting")
+        except ConfigError:
+            self._lock.close()
+            raise
 
-    def _take(self) -> None:
+    def _take(self) -> TextIO:
         deadline = time.monotonic() + LOOK
         while True:
+            lock = open(self.path / LOCK, "a")  # noqa: SIM115  (held while the job runs)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_in_place(lock, self.path / LOCK):
+                    return lock
+                lock.close()  # the former job has just removed it
+            except OSError as error:
+                lock.close()
+                if not isinstance(error, BlockingIOError) or time.monotonic() > deadline:
                     raise
                 time.sleep(LOOK / 10)  # it may be one who only looks, see `is_taken`
 
@@ -61,10 +76,20 @@ class RunDirectory:
             raise ConfigError(f"{self.path / FILE} cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
-        """Let other jobs have the folder."""
+        """Let other jobs have the folder; this one has ended, if only in its preparations."""
+        if self._state["state"] != "ended":
+            with contextlib.suppress(ConfigError):
+                self.update(state="ended", nodes=[])
         with contextlib.suppress(OSError):
             (self.path / LOCK).unlink()
         self._lock.close()
+
+
+def _is_in_place(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def is_taken(path: Path) -> bool:
@@ -82,19 +107,65 @@ def is_taken(path: Path) -> bool:
 def read_cluster(path: Path) -> dict[str, Any]:
     """What `cluster.json` in the run folder `path` says.
 
-    A launcher that was killed could not write that its job has ended, but its lock went with it:
-    then `state` is "ended" here, whatever the file says, and there are no `nodes`.
+    Of a job whose launcher is gone without having written so `state` is "ended" all the same, there
+    are no `nodes`, and `lost` says what is known of its end.
 
     Raises:
         ConfigError: there is none, or it is damaged.
     """
     taken = is_taken(path)  # before the file is read: a job that ends in between has written so
-    try:
-        state = json.loads((path / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no running job found: {error}", file=str(path / FILE)) from None
-    if not isinstance(state, dict):
-        raise ConfigError("expected a JSON object", file=str(path / FILE))
-    if not taken and state.get("state") != "ended":
-        state |= {"state": "ended", "nodes": []}
+    state = _read(path / FILE)
+    if taken and _is_gone(state):  # or the next job has just taken the folder
+        time.sleep(LOOK)
+        state = _read(path / FILE)
+    if state.get("state") != "ended" and (not taken or _is_gone(state)):
+        how = LOST.format(state.get("launcher"))
+        state |= {"state": "ended", "nodes": [], "lost": how}
     return state
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no running job found: {error}", file=str(path)) from None
+    if not isinstance(state, dict):
+        raise ConfigError("expected a JSON object", file=str(path))
+    return state
+
+
+def how_ended(path: Path, state: dict[str, Any]) -> str:
+    """That the job in `path`, of which `read_cluster` gave `state`, has ended."""
+    how = f" {state['lost']}" if state.get("lost") else ""
+    return f"the job in {path} has ended{how}"
+
+
+def _this_process() -> dict[str, Any]:
+    """What tells this process from all others: its id may be another's some time."""
+    return {"host": socket.gethostname(), "boot": _boot(), "start": _started(os.getpid())}
+
+
+def _is_gone(state: dict[str, Any]) -> bool:
+    """Whether the process that wrote `state` is known to have ended."""
+    pid, its = state.get("launcher"), state.get("of")
+    if not isinstance(pid, int) or not isinstance(its, dict):
+        return False
+    if its.get("host") != socket.gethostname() or its.get("start") is None:
+        return False  # nobody here can tell
+    return its.get("boot") != _boot() or its["start"] != _started(pid)
+
+
+def _boot() -> str | None:
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None: it is not there."""
+    try:
+        data = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(data.rpartition(b")")[2].split()[_START])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -20,7 +20,9 @@ from postoffice.errors import ClusterStoppedError
 from postoffice.node import Role
 from postoffice.postoffice import Postoffice
 from pslite import environ
+from pslite.config import RunConfig
 from pslite.node import make_office, run_node, set_up_logging
+from pslite.repeating import check_hashes, fix_chance
 from van.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,9 +67,11 @@ def connect(
     if settings.role is not Role.WORKER:
         run_node(settings)
         raise SystemExit(0)
+    from kv.cutting import PIECE
     from kv.remote_worker import RemoteWorker  # loads Numba, which a scheduler does without
 
     set_up_logging(settings)
+    check_hashes(settings.job, variables)
     office = make_office(settings)
     job = settings.job
     worker = RemoteWorker(
@@ -76,15 +80,18 @@ def connect(
         job.run.seed,
         key_cache=job.server.key_cache,
         key_deltas=job.param_sync.key_deltas,
+        piece=PIECE if job.run.is_fixed else None,  # not as the way to a server happens to be
         may_move=job.cluster.replicas > 0,
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
+        is_deterministic=job.run.deterministic and not job.run.replay,
     )
     try:
         office.start()
     except BaseException:
         office.finalize()
         raise
+    fix_chance(job, worker.rank)
     _close_at_exit(worker)
     _tell_consequences_in_a_line(office)
     return worker
@@ -132,6 +139,9 @@ def local_cluster(
     server_app: ServerApp | None = None,
     run_dir: Path | None = None,
     replicas: int = 0,
+    server_threads: int = 0,
+    record: Path | None = None,
+    replay: Path | None = None,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -142,9 +152,14 @@ def local_cluster(
         server_app: called with each server's postoffice before it starts, as `[server] app` is.
         run_dir: a folder that gets the ledger of what workers read by `worker.shards`.
         replicas: copies of each row on another server, as `[cluster] replicas`.
+        server_threads: of each server, as `[server] threads`.
+        record, replay: folders of records, as `pslite local` has them.
     Returns:
         A context manager; see `LocalNodes`.
     """
     from pslite.local_nodes import LocalNodes
 
-    return LocalNodes(servers, workers, mode, seed, server_app, run_dir, replicas)
+    run = RunConfig(record=str(record or ""), replay=str(replay or ""))
+    return LocalNodes(
+        servers, workers, mode, seed, server_app, run_dir, replicas, server_threads, run
+    )

@@ -93,6 +93,16 @@ def main() -> None:
     help="Override a setting of the model or cluster ini; may be repeated.",
 )
 @click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --mode cluster: write down the order of updates, so that the run can be repeated.",
+)
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --mode cluster: repeat the run that was recorded there, to the same bits.",
+)
+@click.option(
     "--min-freq",
     type=click.IntRange(0),
     default=1,
@@ -114,6 +124,14 @@ def train(verbose: bool, **options: Any) -> None:
       pslite-ctr train --conf conf/dssm.ini --features conf/features_taobao.ini --data samples \\
           --cluster conf/local.ini --mode cluster --servers 2 --workers 4 --sync --out run \\
           --set train.epoch=2 --set optimizer.learning_rate=0.02
+      pslite-ctr train --conf conf/fnn.ini --data features --cluster conf/local.ini \\
+          --mode cluster --servers 2 --workers 2 --record run/order --out run/first
+      pslite-ctr train --conf conf/fnn.ini --data features --cluster conf/local.ini \\
+          --mode cluster --servers 2 --workers 2 --replay run/order --out run/again
+
+    Runs of workers that do not wait for each other differ in their bits. With --record servers
+    write down the order of updates, with --replay the same command comes to the same model again.
+    Runs with --sync repeat by --set run.deterministic=yes alone.
 
     RUN/metrics.json gets the final figures, RUN/metrics.jsonl those of each interval, RUN/model the
     model, RUN/conf the settings.

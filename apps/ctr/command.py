@@ -24,6 +24,7 @@ from kv.consistency.settings import Sync
 from kv.pipelining import problem_of
 from pslite.config import JobConfig, RunConfig, own_sections, read_job
 from pslite.launcher import check_size
+from pslite.repeating import check_repeatable, with_record
 from van.errors import ConfigError
 
 Origin = Callable[..., str]
@@ -42,6 +43,8 @@ def train_command(
     sync: bool | None,
     out: Path,
     overrides: Sequence[str],
+    record: Path | None = None,
+    replay: Path | None = None,
     min_freq: int,
     index: IndexKind | None,
     say: Callable[[str], None],
@@ -67,6 +70,8 @@ def train_command(
         return "--set" if overridden & set(places) else str(conf)
 
     check_model(settings, origin)
+    records = {"run.record": record, "run.replay": replay}
+    cluster_overrides += [f"{key}={folder}" for key, folder in records.items() if folder]
     job_config = cluster_config(cluster, cluster_overrides, servers, workers, sync)
     job_config = named_after(out, job_config)
     job_config.checkpoint.require_times()
@@ -76,6 +81,7 @@ def train_command(
     if mode == "cluster":
         check_size(job_config)
         check_failures(job_config, cluster)
+    check_fixed(job_config, settings, mode, origin)
     run = RunFolder(path=out)
     inis = read_inis({"model.ini": conf, "cluster.ini": cluster})
     files = find_data(data)
@@ -100,6 +106,7 @@ def train_command(
             consistency=job_config.param_sync.consistency,
             seed=job_config.run.seed,
             checkpoint=job_config.checkpoint,
+            is_fixed=job_config.run.is_fixed,
             warnings=tuple(warnings),
         )
         check_network(job, origin)
@@ -175,6 +182,35 @@ def check_failures(job: JobConfig, file: Path | None) -> None:
         return
     where = {"section": "cluster", "key": "on_worker_failure"}
     raise ConfigError(problem, file=None if file is None else str(file), **where)
+
+
+def check_fixed(job: JobConfig, settings: ModelConfig, mode: str, origin: Origin) -> None:
+    """Refuse what a run that is to repeat cannot have, and records that do not fit it.
+
+    Raises:
+        ConfigError, RecordError: says what, and why.
+    """
+    run = job.run
+    if not run.is_fixed:
+        return
+    if (run.record or run.replay) and mode != "cluster":
+        key = "record" if run.record else "replay"
+        problem = f"mode {mode} has no servers in processes of their own; use --mode cluster"
+        raise ConfigError(problem, section="run", key=key)
+    if settings.train.threads != 1:
+        problem = "expected 1: a run that is to repeat has one thread, since more change last bits"
+        where = {"section": "train", "key": "threads"}
+        raise ConfigError(problem, file=origin("train.threads"), **where)
+    if mode == "local":
+        return  # one thread takes all steps in turn
+    check_repeatable(job)
+    with_record(job)
+    if mode == "threads" and job.cluster.workers > 1 and ":" in settings.net.model:
+        problem = (
+            "a network of one's own may draw random numbers, for which threads of one process "
+            "would take turns by chance; use --mode cluster for a run that is to repeat"
+        )
+        raise ConfigError(problem, file=origin("net.model"), section="net", key="model")
 
 
 def check_network(job: TrainJob, origin: Origin) -> None:

@@ -78,6 +78,7 @@ class TrainJob:
         consistency: when pushes count, and who waits for whom.
         seed: of initial values.
         checkpoint: where the job is saved, and what it goes on from.
+        is_fixed: nothing may be left to chance: the run is to repeat.
         warnings: what looked like a mistake in the ini files, to be repeated at the end.
     """
 
@@ -91,6 +92,7 @@ class TrainJob:
     consistency: Consistency = field(default_factory=Async)
     seed: int = 1
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    is_fixed: bool = False
     warnings: tuple[str, ...] = ()
 
     @property

@@ -9,6 +9,7 @@ of their operands, and a model must not depend on how its parameters came here.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -38,6 +39,7 @@ from van.errors import PsliteError
 logger = logging.getLogger(__name__)
 
 EMBEDDING = "embedding"
+_BUILDING = threading.Lock()  # torch's generator is the process', and workers may be threads
 
 
 def block_shapes(network: type[Network], schema: Schema, dim: int) -> dict[str, BlockShape]:
@@ -56,8 +58,9 @@ def build_network(conf: ModelConfig, schema: Schema) -> tuple[Network, dict[str,
     """
     kind = network_class(conf.net.model)
     shapes = block_shapes(kind, schema, conf.sparse_dict.emb_dim)
-    torch.manual_seed(conf.train.seed)
-    network = kind(shapes, conf.net.layers)
+    with _BUILDING:
+        torch.manual_seed(conf.train.seed)
+        network = kind(shapes, conf.net.layers)
     check_output(network.output, conf.loss.loss)
     return network, shapes
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from kv.local import LocalCluster
 from kv.protocols import Worker
 from pslite import environ
 from pslite.config import JobConfig
+from pslite.repeating import fix_chance
 
 Say = Callable[[str], None]
 
@@ -45,10 +47,11 @@ def run_job(job: TrainJob, cluster: JobConfig, say: Say) -> dict[str, Any]:
     _warn_of_doubt(job)
     if job.mode == "cluster":
         _run_processes(job, cluster)
-    elif job.mode == "threads":
-        _run_threads(job, say)
     else:
-        _run_here(job, say)
+        fix_chance(cluster, rank=0)
+        with fixed_torch(job):
+            run_here = _run_threads if job.mode == "threads" else _run_in_turn
+            run_here(job, say)
     metrics = read_metrics(job.run)
     draw_curve(job.run.intervals, metrics, job.run.curve)
     return metrics
@@ -77,8 +80,25 @@ def run_worker(run: RunFolder, say: Say) -> None:
         job = replace(job, checkpoint=checkpoint)
     with pslite.connect() as worker:
         data, test = open_datasets(job)
-        torch.set_num_threads(job.conf.train.threads)
-        _work(job, worker, data, test, say)
+        with fixed_torch(job):
+            _work(job, worker, data, test, say)
+
+
+@contextlib.contextmanager
+def fixed_torch(job: TrainJob) -> Iterator[None]:
+    """torch with as many threads as the job says and, where it is to repeat, without chance.
+
+    An operation that has no deterministic way raises then.
+    """
+    torch.set_num_threads(job.conf.train.threads)
+    before = torch.are_deterministic_algorithms_enabled()
+    if job.is_fixed:
+        torch.manual_seed(job.seed)
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def open_datasets(job: TrainJob) -> tuple[Dataset, Dataset | None]:
@@ -111,8 +131,7 @@ def _warn_of_doubt(job: TrainJob) -> None:
             print(doubt, file=sys.stderr)
 
 
-def _run_here(job: TrainJob, say: Say) -> None:
-    torch.set_num_threads(job.conf.train.threads)
+def _run_in_turn(job: TrainJob, say: Say) -> None:
     data, test = open_datasets(job)
     ledger = Ledger(job.run.ledger, secrets.token_hex(8), time.time)
     cluster = LocalCluster(job.workers, job.consistency, job.seed, record=ledger.record)
@@ -135,7 +154,6 @@ def _run_here(job: TrainJob, say: Say) -> None:
 
 
 def _run_threads(job: TrainJob, say: Say) -> None:
-    torch.set_num_threads(job.conf.train.threads)
     data, test = open_datasets(job)
     nodes = pslite.local_cluster(
         job.servers, job.workers, job.consistency, job.seed, run_dir=job.run.path

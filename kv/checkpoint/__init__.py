@@ -9,6 +9,7 @@
     desk        what a server answers; `server` is its node, `shards` who asks
     leading     naming a checkpoint, asking the servers, the manifest last
     plan        when workers meet
+    complaint   what fails again and again is said once
     collective  Checkpoints, what a program uses
     state       a worker's own state as bytes
 

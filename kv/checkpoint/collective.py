@@ -23,9 +23,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from kv.checkpoint.complaint import Complaint
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointError, CheckpointWriteError
 from kv.checkpoint.leading import Leader, Note, Saving, hear, leave_note, notes_left, steps_for
@@ -73,12 +74,33 @@ class Resumed:
         return self.manifest.note
 
 
-@dataclass
 class Tally:
-    """What became of the checkpoints of a run."""
+    """What became of the checkpoints of a run; failures in a row are said once.
 
-    saved: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    Attributes:
+        saved: names.
+        failures: what each that failed said.
+    """
+
+    def __init__(self) -> None:
+        self.saved: list[str] = []
+        self.failures: list[str] = []
+        self._complaint = Complaint(log)
+
+    def success(self, manifest: Manifest, url: str) -> None:
+        """A checkpoint was saved."""
+        self.saved.append(manifest.name)
+        log.info("checkpoint %s of step %s saved", manifest.name, manifest.steps)
+        self._complaint.worked(f"checkpoints {url}: {manifest.name} was saved")
+
+    def failure(self, error: CheckpointWriteError) -> None:
+        """One was not."""
+        self.failures.append(str(error))
+        self._complaint.failed(str(error))
+
+    def end(self) -> None:
+        """No other is tried."""
+        self._complaint.end()
 
 
 class Checkpoints:
@@ -94,6 +116,9 @@ class Checkpoints:
         full_every: of so many one has all rows, the others what has changed.
         note: of the application about the job, kept in the manifest.
         now: a clock in seconds.
+
+    Raises:
+        CheckpointError: the URL can be no place for them.
 
     Attributes:
         tally: names saved and what failed, at worker 0.
@@ -118,7 +143,9 @@ class Checkpoints:
         )  # fmt: skip  # it checks them
         self.worker, self.config, self._note, self._now = worker, config, dict(note or {}), now
         self._shards: Shards = shards_of(worker)
+        self._shelf = Shelf(place_of(url))
         self._leader: Leader | None = None
+        self._has_tried = not (every or every_steps)  # who never saves by itself may only load
         self._plan: Plan | None = None
         self._meeting = self._held = 0  # the step of the next one; how many there were
         self._resumed: str | None = None
@@ -133,9 +160,10 @@ class Checkpoints:
         """Those that the ini section `[checkpoint]` asks for; its `dir` is not empty.
 
         Raises:
-            ConfigError: it does not say when.
+            ConfigError: it does not say when, or its `dir` can be no place for them.
         """
         config.require_times()
+        config.place()
         return cls(
             worker,
             config.dir,
@@ -157,7 +185,7 @@ class Checkpoints:
         if self._leader is None:
             self._leader = Leader(
                 self._shards,
-                Shelf(place_of(self.config.dir)),
+                self._shelf,
                 keep=self.config.keep,
                 full_every=self.config.full_every,
             )
@@ -201,6 +229,7 @@ class Checkpoints:
     def _load(self, which: str) -> PsliteError | None:
         leader = self.leader()
         try:
+            self._try_place()
             chain = leader.choose(which)
             if chain is None:
                 leader.tell({"name": None})
@@ -217,11 +246,18 @@ class Checkpoints:
             return error
         return None
 
+    def _try_place(self) -> None:
+        """Before the first save of a job see, at worker 0, that it can succeed."""
+        if not self._has_tried and self.is_leader:
+            self.leader().try_place()
+        self._has_tried = True
+
     def join(self, state: State) -> str | None:
         """Fall in with the others, after a start amid the job, instead of `resume`.
 
         Returns the checkpoint that the job goes on from, if there is one.
         """
+        self._has_tried = True  # in the midst of a job a save may fail
         worker = worker_of(self.worker)
         news = hear(self._shards)
         if self.config.kind == "step":
@@ -255,7 +291,11 @@ class Checkpoints:
         """After each `worker.step()`: do what is due.
 
         A save that fails is said and counted in `tally`, and training goes on.
+
+        Raises:
+            CheckpointError: at the first step of worker 0: no save can succeed.
         """
+        self._try_place()
         if self.config.kind == "fuzzy":
             self._drift(state)
         elif self.worker_steps >= self.next_meeting:
@@ -266,10 +306,11 @@ class Checkpoints:
         if self.config.kind == "fuzzy":
             if self._saving is not None:
                 self._finish(self._saving)
-            return
-        while self.next_meeting < NEVER:
-            if self._meet(state, is_busy=False, is_done=True).get("all_done"):
-                return
+        else:
+            while self.next_meeting < NEVER:
+                if self._meet(state, is_busy=False, is_done=True).get("all_done"):
+                    break
+        self.tally.end()
 
     def idle(self, state: State) -> bool:
         """This worker has no step to take until others have: meet them, if they meet at all.
@@ -359,10 +400,9 @@ class Checkpoints:
             saving = leader.begin("step")
             manifest = leader.finish(saving, steps, states, self._note, reading)
         except CheckpointWriteError as error:
-            self._failed(error)
+            self.tally.failure(error)
             raise
-        self.tally.saved.append(manifest.name)
-        log.info("checkpoint %s of step %s saved", manifest.name, steps)
+        self.tally.success(manifest, self.config.dir)
         return manifest.name
 
     def _by_rank(self, notes: Mapping[int, Note]) -> tuple[list[int], list[bytes]]:
@@ -371,10 +411,6 @@ class Checkpoints:
         ranks = range(self.worker.num_workers)
         steps = [notes[rank].about["steps"] if rank in notes else furthest for rank in ranks]
         return steps, [notes[rank].state for rank in ranks if rank in notes]
-
-    def _failed(self, error: CheckpointWriteError) -> None:
-        log.warning("%s", error)
-        self.tally.failures.append(str(error))
 
     # -- fuzzy ------------------------------------------------------------------------------------
 
@@ -407,7 +443,7 @@ class Checkpoints:
             try:
                 self._saving = Underway(self.leader().begin("fuzzy"), notes, reading)
             except CheckpointWriteError as error:
-                self._failed(error)
+                self.tally.failure(error)
 
     def _finish(self, underway: Underway) -> None:
         self._saving = None
@@ -420,9 +456,9 @@ class Checkpoints:
                 underway.saving, steps, states, self._note, underway.reading
             )
         except CheckpointWriteError as error:
-            self._failed(error)
-            return
-        self.tally.saved.append(manifest.name)
+            self.tally.failure(error)
+        else:
+            self.tally.success(manifest, self.config.dir)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from van.errors import ConfigError
 from van.quantities import Seconds
+
+if TYPE_CHECKING:
+    from kv.checkpoint.places import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,36 @@ class CheckpointConfig:
         """Raise ConfigError unless it says when to save, for who saves by itself."""
         if self.dir and not (self.every or self.every_steps):
             self._refuse("every", "dir is set, so either every or every_steps must be above 0")
+
+    def require_place(self) -> None:
+        """Raise ConfigError unless checkpoints can be kept in `dir`, if it is set; see `places`."""
+        from kv.checkpoint.places import require_place
+
+        if self.dir:
+            with self._naming_dir():
+                require_place(self.dir)
+
+    def place(self) -> Place:
+        """The place that `dir` names.
+
+        Raises:
+            ConfigError: it can name none.
+        """
+        from kv.checkpoint.places import place_of
+
+        with self._naming_dir():
+            return place_of(self.dir)
+
+    @contextlib.contextmanager
+    def _naming_dir(self) -> Iterator[None]:
+        from kv.checkpoint.errors import CheckpointError
+
+        try:
+            yield
+        except CheckpointError as error:
+            raise ConfigError(
+                f"{self.dir}: {error.problem}", section="checkpoint", key="dir"
+            ) from error
 
     def _refuse(self, key: str, problem: str) -> None:
         raise ConfigError(problem, section="checkpoint", key=key)

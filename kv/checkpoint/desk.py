@@ -8,9 +8,11 @@
     NOTES    -                                what each worker has noted last: rank, about, state
     TELL     anything                         -
     HEAR     -                                what was told last
+    TRY      url, folder                      -
 
 Each answer is a dict; where something went wrong it has `error` and `kind`, the exception's name.
-TELL and HEAR let one worker tell the others; NOTE leaves a worker's state for who leads.
+TELL and HEAR let one worker tell the others; NOTE leaves a worker's state for who leads. TRY sees
+that a server reaches the place that who leads has begun to write to, and can write there.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from numpy.typing import NDArray
 from kv.checkpoint.errors import CheckpointError
 from kv.checkpoint.loading import ShardLoader
 from kv.checkpoint.manifest import FileEntry
-from kv.checkpoint.places import place_of
+from kv.checkpoint.places import Place, place_of
 from kv.checkpoint.saving import ShardSaver
 from kv.checkpoint.shelf import Shelf
 from kv.engine import Engine
 from van.errors import PsliteError
 
 CHECKPOINT_APP = (1 << 32) + 104
+SIGN = "worker-0"  # the file by which a server knows the place
 Owned = Callable[[], NDArray[np.bool_] | None]
 """The slots that this server owns now, bool (1024,); None is all."""
 
@@ -48,13 +51,14 @@ class Command(IntEnum):
     TELL = 5
     HEAR = 6
     NOTES = 7
+    TRY = 8
 
 
 class Desk:
     """Answers what is asked about checkpoints of one engine."""
 
     def __init__(self, engine: Engine, rank: int = 0, owned: Owned = lambda: None) -> None:
-        self._engine, self._owned = engine, owned
+        self._engine, self._rank, self._owned = engine, rank, owned
         self._saver = ShardSaver(engine, rank)
         self._working = threading.Lock()  # a save or a load at a time
         self._told: dict[str, Any] = {}
@@ -71,6 +75,8 @@ class Desk:
                     return self._load(body)
             if command == Command.CHECK:
                 return self._check(body)
+            if command == Command.TRY:
+                return self._try(place_of(body["url"]), str(body["folder"]))
             if command == Command.NOTE:
                 self._notes[int(body["rank"])] = dict(body["about"]), bytes(body["state"])
                 return {}
@@ -98,6 +104,13 @@ class Desk:
     def _check(self, body: Mapping[str, Any]) -> dict[str, Any]:
         files = [FileEntry(**entry) for entry in body["files"]]
         return {"problems": Shelf(place_of(body["url"])).check_files(body["name"], files)}
+
+    def _try(self, place: Place, folder: str) -> dict[str, Any]:
+        if not place.has(f"{folder}/{SIGN}"):
+            raise CheckpointError(place.url, "what worker 0 has written there is not seen here")
+        with place.create(f"{folder}/server-{self._rank}") as file:
+            file.write(folder.encode())
+        return {}
 
     def _load(self, body: Mapping[str, Any]) -> dict[str, Any]:
         place = place_of(body["url"])

@@ -6,15 +6,18 @@ and those before are as they were.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv.checkpoint.desk import Command
+from kv.checkpoint.complaint import Complaint
+from kv.checkpoint.desk import SIGN, Command
 from kv.checkpoint.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -69,6 +72,27 @@ class Leader:
         self._keep, self._full_every, self._now = keep, full_every, now
         self._base: str | None = None  # the last of this life
         self._since_full = 0
+        self._leavings = Complaint(log)
+
+    def try_place(self) -> None:
+        """See that this worker and all servers can write to the place, and that it is the same one.
+
+        Raises:
+            CheckpointError: it is not so.
+        """
+        place, folder = self.shelf.place, f"trial-{secrets.token_hex(8)}"
+        place.claim(folder)
+        try:
+            with place.create(f"{folder}/{SIGN}") as file:
+                file.write(folder.encode())
+            body = {"url": self.shelf.url, "folder": folder}
+            request = self._shards.start(Command.TRY, [body] * self._shards.count)
+            _raise_failure(self._shards.wait(request))
+        except ValueError as error:
+            raise CheckpointError(self.shelf.url, f"nothing can be kept there: {error}") from None
+        finally:
+            with contextlib.suppress(CheckpointError):
+                place.remove(folder)
 
     # -- saving -----------------------------------------------------------------------------------
 
@@ -166,7 +190,7 @@ class Leader:
         try:
             self.shelf.place.remove(saving.name)
         except CheckpointError as error:
-            log.warning("what is left of %s stays: %s", saving.name, error)
+            self._leavings.failed(f"what is left of {saving.name} stays: {error}")
 
     def _write_error(self, name: str, error: PsliteError | ValueError) -> CheckpointWriteError:
         """What becomes of `error`, which may be that a server is dead; raises it if all is over."""
@@ -183,7 +207,9 @@ class Leader:
         try:
             self.shelf.prune(self._keep)
         except CheckpointError as error:
-            log.warning("old checkpoints stay: %s", error)
+            self._leavings.failed(f"old checkpoints stay: {error}")
+        else:
+            self._leavings.worked(f"checkpoints {self.shelf.url}: what is not kept was removed")
 
     # -- loading ----------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class ShardLoader:
         table.mode.resume(max(part.clock for part in found))
         saved = next(spec for spec in manifest.specs if spec["name"] == table.spec.name)
         if found[0].lr != TableSpec.from_dict(saved).optimizer.lr:  # set while it trained
-            table.store.set_lr(found[0].lr)
+            table.set_lr(found[0].lr)
         version = max(version for part in found for version in part.versions)
         for number, (store, lock) in enumerate(stores):
             own = version

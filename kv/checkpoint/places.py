@@ -10,8 +10,11 @@ not at all. Names are never used again, so that a save can harm nothing that is 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
+import re
 import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import IO, Any
 from kv.checkpoint.errors import CheckpointError
 
 MANIFEST = "manifest.json"
+_HALF_URL = re.compile(r"([a-z][a-z0-9+.-]+):/")  # a slash is missing
 
 
 class Place(ABC):
@@ -33,6 +37,10 @@ class Place(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is such a folder; in an object store, whether anything is in it."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -77,6 +85,10 @@ class LocalPlace(Place):
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
+
+    def exists(self) -> bool:
+        with self.reaching(".", "looked for"):
+            return self.folder.is_dir()
 
     def names(self) -> list[str]:
         with self.reaching(".", "listed"):
@@ -138,19 +150,20 @@ class RemotePlace(Place):
     In an object store an object appears whole or not at all, which is what `publish` needs.
 
     Raises:
-        CheckpointError: fsspec is not installed, or knows no such URL.
+        CheckpointError: fsspec knows no such URL, or it, or what it needs, is not installed.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError:
-            raise CheckpointError(
-                url, "a URL needs fsspec: pip install 'pslite[checkpoint]', and s3fs for s3://"
-            ) from None
+        require_packages(url)
+        from fsspec.core import url_to_fs
+
         with self.reaching(".", "reached"):
             self._fs, self._root = url_to_fs(url, use_listings_cache=False)
+
+    def exists(self) -> bool:
+        with self.reaching(".", "looked for"):
+            return bool(self._fs.exists(self._root))
 
     @contextlib.contextmanager
     def reaching(self, path: str, verb: str) -> Iterator[None]:
@@ -219,12 +232,71 @@ def place_of(url: str) -> Place:
     Raises:
         CheckpointError: it cannot be reached.
     """
+    folder = local_folder(url)
+    return LocalPlace(folder, url) if folder is not None else RemotePlace(url.rstrip("/"))
+
+
+def local_folder(url: str) -> Path | None:
+    """The folder that `url` names; None if it is one for fsspec.
+
+    Raises:
+        CheckpointError: it can be neither.
+    """
     scheme, colon, rest = url.partition("://")
-    if not colon:
-        return LocalPlace(Path(url), url)
-    if scheme == "file":
-        return LocalPlace(Path(rest), url)
-    return RemotePlace(url.rstrip("/"))
+    if "\0" in url:
+        raise CheckpointError(url.replace("\0", "?"), "a name has no byte 0")
+    if not colon and (half := _HALF_URL.match(url)):
+        problem = f"neither a folder nor a URL; a URL begins with {half[1]}://"
+        raise CheckpointError(url, problem)
+    if not colon or scheme == "file":
+        return Path(rest if colon else url)
+    return None
+
+
+def require_packages(url: str) -> None:
+    """See that fsspec knows the scheme of a URL, and has what it needs; nothing is connected to.
+
+    Raises:
+        CheckpointError: it does not; the text says what to install.
+    """
+    try:
+        from fsspec.registry import get_filesystem_class, known_implementations
+    except ImportError:
+        raise CheckpointError(
+            url, "a URL needs fsspec: pip install 'pslite[checkpoint]', and s3fs for s3://"
+        ) from None
+    for scheme in (part.partition("://")[0] for part in url.split("::")):
+        try:
+            get_filesystem_class(scheme)
+        except ValueError:
+            close = difflib.get_close_matches(scheme.lower(), known_implementations, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "; known are s3, gs, sftp and others"
+            raise CheckpointError(url, f"fsspec knows no scheme {scheme!r}{hint}") from None
+        except ImportError as error:
+            problem = f"scheme {scheme!r} needs a package that is not installed: {error}"
+            raise CheckpointError(url, problem) from None
+
+
+def require_place(url: str) -> None:
+    """See before anything starts, and without a network, that checkpoints can be kept under `url`.
+
+    A local folder is made.
+
+    Raises:
+        CheckpointError: they cannot; the text says why.
+    """
+    folder = local_folder(url)
+    if folder is None:
+        require_packages(url)
+        if url.startswith("memory://"):
+            raise CheckpointError(url, "each process has a memory of its own; use a folder")
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CheckpointError(url, f"nothing can be kept there: {error.strerror}") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from van.message import Message, answer_to
 
 log = logging.getLogger(__name__)
 
+_MOST_PLACES = 64  # that are noted
 _REMEMBERED = 64  # answers, for requests that come once more
-_LONG = (Command.SAVE, Command.LOAD, Command.CHECK)
+_LONG = (Command.SAVE, Command.LOAD, Command.CHECK, Command.TRY)
 
 
 class CheckpointServer:
@@ -37,6 +39,7 @@ class CheckpointServer:
         is_threaded: work in a thread of its own; else in the call that brings the request, so that
             a network in lock step stays deterministic.
         owned: the slots that this server owns now, bool (1024,); None: an even share.
+        on_place: called once with each URL under which checkpoints are kept, when it is first used.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class CheckpointServer:
         *,
         is_threaded: bool = True,
         owned: Owned | None = None,
+        on_place: Callable[[str], None] = lambda url: None,
     ) -> None:
         self.office = office
+        self._on_place, self._places = on_place, set[str]()
         self._owned: Owned = owned or self._even_share
         self._desk: Desk | None = None
         self._engine = engine
@@ -85,10 +90,17 @@ class CheckpointServer:
         while len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
         if meta.cmd in _LONG:
+            self._note_place(meta.body)
             self.office.reach(meta.sender)  # only this thread may make connections
             self._executor.submit(self._working(message, place), [CHECKPOINT_APP])
         else:
             self._answer(message, place)
+
+    def _note_place(self, body: Any) -> None:
+        url = body.get("url") if isinstance(body, dict) else None
+        if isinstance(url, str) and url not in self._places and len(self._places) < _MOST_PLACES:
+            self._places.add(url)
+            self._on_place(url)
 
     def _working(self, message: Message, place: tuple[int, int, int]) -> Turns[None]:
         self._answer(message, place)

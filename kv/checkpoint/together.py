@@ -11,7 +11,6 @@ from kv.checkpoint.collective import Resumed, Tally, worker_of
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointWriteError
 from kv.checkpoint.leading import Leader, steps_for
-from kv.checkpoint.places import place_of
 from kv.checkpoint.plan import Plan
 from kv.checkpoint.shards import shards_of
 from kv.checkpoint.shelf import Shelf
@@ -28,6 +27,10 @@ class TogetherCheckpoints:
         workers: of one `LocalCluster`, by rank.
         config: what `[checkpoint]` says; kind fuzzy is as step here, since nobody runs meanwhile.
         note, now: see `Checkpoints`.
+
+    Raises:
+        ConfigError: the config does not say when, or its `dir` can be no place for checkpoints.
+        CheckpointError: nothing can be written there.
     """
 
     def __init__(
@@ -39,10 +42,13 @@ class TogetherCheckpoints:
     ) -> None:
         config.require_times()
         self._workers, self._config, self._note, self._now = workers, config, dict(note or {}), now
-        shelf = Shelf(place_of(config.dir))
         self._leader = Leader(
-            shards_of(workers[0]), shelf, keep=config.keep, full_every=config.full_every
+            shards_of(workers[0]),
+            Shelf(config.place()),
+            keep=config.keep,
+            full_every=config.full_every,
         )
+        self._leader.try_place()
         self._plan: Plan | None = None
         self.tally = Tally()
 
@@ -87,7 +93,6 @@ class TogetherCheckpoints:
             saving = self._leader.begin("step")
             manifest = self._leader.finish(saving, steps, packed, self._note, reading)
         except CheckpointWriteError as error:
-            log.warning("%s", error)
-            self.tally.failures.append(str(error))
-            return
-        self.tally.saved.append(manifest.name)
+            self.tally.failure(error)
+        else:
+            self.tally.success(manifest, self._config.dir)

@@ -36,7 +36,8 @@ class Update(NamedTuple):
     rows are kept, which must recognise it; base: of a push, the table's clock here that its
     worker knew when it computed, -1 where that is not known; rate: what the learning rate is
     multiplied with; seen: the weights that the gradients were computed with, float32 (n, dim), NaN
-    where that is not known, and lam: how much their delay is compensated (`dc_async`).
+    where that is not known, and lam: how much their delay is compensated (`dc_async`); step: of a
+    push, the number of its worker's step.
     """
 
     keys: Keys
@@ -49,6 +50,7 @@ class Update(NamedTuple):
     rate: float = 1.0
     seen: Values | None = None
     lam: np.float32 = np.float32(0)
+    step: int = 0
 
     @property
     def delay(self) -> Delay | None:
@@ -181,6 +183,9 @@ class Mode(ABC):
         """
         assert not kept, f"mode {self.name} keeps no pushes"
         return ()
+
+    def forget_former(self, rank: int) -> None:  # noqa: B027 (where pushes count at once)
+        """Worker `rank` was started again (`Progress.begun`): forget what it will push again."""
 
     def waits_for(self, rank: int, step: int) -> list[int]:
         """The workers whose steps a pull that may not be answered waits for."""

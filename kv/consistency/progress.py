@@ -6,6 +6,9 @@ All tables of an engine share one, so that a table defined late starts at the ri
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kv.errors import RankError
 
@@ -21,6 +24,7 @@ class Progress:
         lost: those of them that died or rest. They may push again, a dead one's rank by another
             process, but nobody waits for them: one that rests has fewer steps than the others, and
             another process knows nothing of the steps of the one before.
+        begun: by rank of a worker that was started again, its life and the step that it began at.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -29,6 +33,10 @@ class Progress:
         self.completed = [0] * num_workers
         self.finished = [False] * num_workers
         self.lost = [False] * num_workers
+        self.begun: dict[int, tuple[int, int]] = {}
+        self.active = num_workers  # that have not finished
+        self.version = 0  # of the last change
+        self._changed: OrderedDict[int, int] = OrderedDict()  # rank -> version, in its order
         # Asked at each pull and each end of a step, and found anew when nobody is there any more.
         self._slowest: int | None = 0
         self._at_slowest = num_workers
@@ -66,16 +74,20 @@ class Progress:
             if not self.finished[rank] and self._at_slowest:
                 self._at_slowest -= self.completed[rank] == self._slowest
             self.completed[rank] = step + 1
+            self._note(rank)
         return True
 
     def finish(self, rank: int) -> bool:
         """Worker `rank` steps no more; nobody waits for it. False if that is known."""
         self.check_rank(rank)
         with self._lock:
-            before = self.finished[rank]
+            if self.finished[rank]:
+                return False
             self.finished[rank] = True
+            self.active -= 1
             self._at_slowest = 0
-        return not before
+            self._note(rank)
+        return True
 
     def lose(self, rank: int) -> bool:
         """Worker `rank` has died, or rests: nobody waits for it.
@@ -100,6 +112,77 @@ class Progress:
         with self._lock:
             self.completed[:] = completed
             self._at_slowest = 0
+            for rank in range(self.num_workers):
+                self._note(rank)
+
+    def begin_again(self, rank: int, life: int, step: int) -> bool:
+        """Worker `rank` was started again and goes on with its step number `step`.
+
+        All steps below it are complete. Had it finished, it may push again, but nobody waits for
+        it. False if that, or a later life of it, is known.
+
+        Raises:
+            RankError: no such worker.
+        """
+        self.check_rank(rank)
+        if self.begun.get(rank, (-1, 0))[0] >= life:
+            return False
+        self.begun[rank] = life, step
+        self.lost[rank] = self.finished[rank]
+        if step:
+            self.step(rank, step - 1)
+        return True
+
+    def is_of_former_life(self, rank: int, life: int, step: int) -> bool:
+        """Whether a push in that step is one that a later life of its worker makes again."""
+        begun = self.begun.get(rank)
+        return begun is not None and life < begun[0] and step >= begun[1]
+
+    # -- copies ------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that another server must know, as msgpack types."""
+        return {
+            "completed": list(self.completed),
+            "finished": list(self.finished),
+            "lost": list(self.lost),
+            "begun": [[rank, life, step] for rank, (life, step) in self.begun.items()],
+        }
+
+    def catch_up(self, state: Mapping[str, Sequence[Any]]) -> bool:
+        """Another server knows that; whether anything of it is news here."""
+        before = self.version
+        for rank in range(min(len(state["completed"]), self.num_workers)):
+            if state["lost"][rank]:
+                self.lose(rank)
+                self.lost[rank] = True  # also where it came to be known as finished before
+            completed = int(state["completed"][rank])
+            if completed and (not self.finished[rank] or self.lost[rank]):
+                self.step(rank, completed - 1)
+            if state["finished"][rank]:
+                self.finish(rank)
+        return self.version > before
+
+    def changed_since(self, version: int) -> list[int]:
+        """The workers that have ended a step or finished since `version`, as long as there are any.
+
+        Takes as long as there are such, not as long as there are workers.
+        """
+        found = []
+        with self._lock:
+            for rank in reversed(self._changed):
+                if self._changed[rank] <= version:
+                    break
+                found.append(rank)
+        return found
+
+    def _note(self, rank: int) -> None:
+        """Something of a worker is new; the lock is held."""
+        self.version += 1
+        self._changed[rank] = self.version
+        self._changed.move_to_end(rank)
+
+    # -- who is waited for -------------------------------------------------------------------
 
     def slowest(self) -> int | None:
         """Steps completed by the slowest worker that has not finished; None if all have."""

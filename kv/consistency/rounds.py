@@ -8,21 +8,47 @@ push is a part with its own weight. A key that a part has no gradient for counts
     weighted_mean  sum of weight times gradient over the sum of the weights; zero if that is zero
     max_norm       for each key the part that is longest (L2); of equal ones the lower rank's
 
-A key of a dense table is one of its blocks. All are made in rank order and so do not depend on when
-a push arrived. In mode async a push is a round of its own, where each of these is the push itself.
+A key of a dense table is one of its blocks. All are made in rank order, a worker's pushes in the
+order in which it made them, and so do not depend on when a push arrived: one that was lost and sent
+again comes after later ones. In mode async a push is a round of its own, where each of these is the
+push itself.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import numpy as np
 
 from kv.consistency.base import Update
+from kv.consistency.progress import Progress
 from kv.kernels.sums import Part, longest_parts, sum_parts, weigh_parts
 
 Round = dict[int, list[Update]]  # rank -> its pushes, in order of arrival
+
+
+def is_made_again(progress: Progress, rank: int, push: Update) -> bool:
+    """Whether a kept push is of a worker's former life, and its present one makes that step."""
+    life = None if push.push is None else push.push.incarnation
+    return life is not None and progress.is_of_former_life(rank, life, push.step)
+
+
+def drop_former(rounds: MutableMapping[int, Round], progress: Progress, rank: int) -> int:
+    """Drop from rounds what worker `rank`, which was started again, will push once more.
+
+    Returns the floats that are kept no longer.
+    """
+    dropped = 0
+    for number, pushes in list(rounds.items()):
+        kept = [p for p in pushes.get(rank, ()) if not is_made_again(progress, rank, p)]
+        former = pushes.pop(rank, [])
+        dropped += sum(p.grads.size for p in former) - sum(p.grads.size for p in kept)
+        if kept:
+            pushes[rank] = kept
+        if not pushes:
+            del rounds[number]
+    return dropped
 
 
 def sum_of(pushes: Round, workers: int) -> Part:
@@ -35,7 +61,7 @@ def mean_of(pushes: Round, workers: int) -> Part:
 
 
 def weighted_mean_of(pushes: Round, workers: int) -> Part:
-    parts = list(itertools.chain.from_iterable(pushes[rank] for rank in sorted(pushes)))
+    parts = list(itertools.chain.from_iterable(as_made(pushes[rank]) for rank in sorted(pushes)))
     if len(parts) == 1 and parts[0].weight:
         return parts[0].keys, parts[0].grads
     total = sum(part.weight for part in parts if not part.is_rest)
@@ -69,5 +95,14 @@ def aggregated(name: str, pushes: Round, workers: int, clock: int) -> Update:
 def _per_worker(pushes: Round) -> list[Part]:
     """The sum of each worker's pushes, in rank order."""
     return [
-        sum_parts([(push.keys, push.grads) for push in pushes[rank]]) for rank in sorted(pushes)
+        sum_parts([(push.keys, push.grads) for push in as_made(pushes[rank])])
+        for rank in sorted(pushes)
     ]
+
+
+def as_made(pushes: list[Update]) -> list[Update]:
+    """One worker's pushes in the order in which it made them, as far as that is known."""
+    stamps = [push.push.timestamp for push in pushes if push.push is not None]
+    if len(stamps) < len(pushes) or all(a <= b for a, b in itertools.pairwise(stamps)):
+        return pushes
+    return sorted(pushes, key=lambda push: push.push.timestamp if push.push else 0)

@@ -11,11 +11,12 @@ which round a late one joins depends on when it comes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
 from kv.consistency.base import Context, Due, Kept, Mode, Update
-from kv.consistency.rounds import Round, aggregated
+from kv.consistency.rounds import Round, aggregated, drop_former
 from kv.consistency.settings import SemiSync
 from kv.errors import LatePushError
 
@@ -47,7 +48,14 @@ class SemiSynchronous(Mode):
         self._first_end: float | None = None  # when somebody ended a step in the open round
         self._shift = [clock - steps for steps in completed]  # step s belongs to round s + shift
         self._seen = list(completed)  # steps that have been looked at
+        self._news = self.progress.version  # up to which changes have been looked at
         self._ended = [clock] * len(completed)  # rounds in which the worker has ended its step
+        self._most = clock  # of all of these
+        # Of the workers that have not finished, as far as that was looked at:
+        self._is_active = [not done for done in self.progress.finished]
+        self._active = sum(self._is_active)
+        self._ahead: Counter[int] = Counter()  # how many have ended what, beyond the open round
+        self._there = 0  # all of these
 
     def check_push(self, rank: int, step: int) -> None:
         if step < self.progress.completed[rank]:
@@ -94,6 +102,9 @@ class SemiSynchronous(Mode):
         """What was held for the open round is not in a checkpoint, nor who had ended it."""
         self._begin(clock)
 
+    def forget_former(self, rank: int) -> None:
+        self.held -= drop_former(self.rounds, self.progress, rank)
+
     def counts(self) -> dict[str, int]:
         return {"late": self.late, "dropped": self.dropped}
 
@@ -102,13 +113,8 @@ class SemiSynchronous(Mode):
         return self.clock >= step + self._shift[rank]
 
     def due(self) -> Sequence[Due]:
-        self._note_ends()
-        closed = self.clock
-        while self._is_complete(closed):
-            closed += 1
-        if self._active() == [] and self.rounds:
-            closed = max(closed, max(self.rounds) + 1)  # what is left counts, too
-        self._settling = closed
+        self._note_changes()
+        self._settling = closed = self._first_open()
         numbers = sorted(number for number in self.rounds if number < closed)
         due = [(number, self.rounds.pop(number)) for number in numbers]
         self.held -= sum(p.grads.size for _, some in due for each in some.values() for p in each)
@@ -122,8 +128,7 @@ class SemiSynchronous(Mode):
         has_closed = self._settling > self.clock
         self.clock = max(self.clock, self._settling)
         if has_closed:
-            is_begun = any(ended > self.clock for ended in self._ended)
-            self._first_end = self.now() if is_begun else None
+            self._first_end = self.now() if self._most > self.clock else None
         return has_closed
 
     @property
@@ -135,7 +140,8 @@ class SemiSynchronous(Mode):
     def waits_for(self, rank: int, step: int) -> list[int]:
         if self.clock >= step + self._shift[rank]:
             return []
-        return [other for other in self._active() if self._ended[other] <= self.clock]
+        active = [r for r, done in enumerate(self.progress.finished) if not done]
+        return [other for other in active if self._ended[other] <= self.clock]
 
     def validate(self) -> None:
         super().validate()
@@ -143,32 +149,63 @@ class SemiSynchronous(Mode):
         assert all(late >= 0 for late in (self.late, self.dropped)), "counts below zero"
         for rank, ended in enumerate(self._ended):
             assert ended == self._seen[rank] + self._shift[rank], "a worker's round is lost"
+        active = [ended for ended, is_in in zip(self._ended, self._is_active, strict=True) if is_in]
+        ahead = Counter(ended for ended in active if ended > self._settling)
+        assert (len(active), ahead) == (self._active, self._ahead), "workers are counted wrongly"
+        assert self._there == ahead.total(), "workers that are there are counted wrongly"
+        assert self._most == max(self._ended), "a round was ended that nobody knows"
 
-    def _active(self) -> list[int]:
-        return [rank for rank, done in enumerate(self.progress.finished) if not done]
-
-    def _is_complete(self, number: int) -> bool:
-        active = self._active()
-        if not active:
-            return number < max(self._ended)
-        there = sum(self._ended[rank] > number for rank in active)
-        if there >= self.settings.needed(len(active)):
-            return True
+    def _first_open(self) -> int:
+        """The first round that is not complete. Who is ahead is counted from there on."""
+        closed = self.clock
+        if not self._active:
+            last = max(self.rounds, default=-1)  # what is left counts, too
+            return max(closed, self._most, last + 1)
         due_at = self.due_at
-        return number == self.clock and there > 0 and due_at is not None and self.now() >= due_at
+        is_over = due_at is not None and self.now() >= due_at
+        while self._there and (is_over or self._there >= self.settings.needed(self._active)):
+            nearest = min(self._ahead)  # all who are there have ended the rounds below
+            closed = closed + 1 if is_over and not self._has_quorum() else nearest
+            is_over = False
+            if closed == nearest:
+                self._there -= self._ahead.pop(nearest)
+        return closed
 
-    def _note_ends(self) -> None:
-        """See which workers have ended steps, and in which round that was."""
-        for rank, completed in enumerate(self.progress.completed):
-            steps = completed - self._seen[rank]
-            if not steps:
-                continue
-            last = self._ended[rank] + steps - 1  # the round of its last step, were it in time
-            if last >= self.clock:
-                ended = last + 1
-            else:
-                ended = self.clock + (not self.settings.backup_workers)
-            self._seen[rank], self._ended[rank] = completed, ended
-            self._shift[rank] = ended - completed
-            if self._first_end is None and ended > self.clock:
-                self._first_end = self.now()
+    def _has_quorum(self) -> bool:
+        return self._there >= self.settings.needed(self._active)
+
+    def _note_changes(self) -> None:
+        """See which workers have ended steps, and in which round that was, or have finished."""
+        version = self.progress.version
+        for rank in self.progress.changed_since(self._news):
+            if self.progress.completed[rank] > self._seen[rank]:
+                self._note_end(rank)
+            if self.progress.finished[rank] and self._is_active[rank]:
+                self._is_active[rank] = False
+                self._active -= 1
+                self._count(rank, -1)
+        self._news = version
+
+    def _note_end(self, rank: int) -> None:
+        completed = self.progress.completed[rank]
+        last = self._ended[rank] + completed - self._seen[rank] - 1  # its round, were it in time
+        if last >= self.clock:
+            ended = last + 1
+        else:
+            ended = self.clock + (not self.settings.backup_workers)
+        self._count(rank, -1)
+        self._seen[rank], self._ended[rank] = completed, ended
+        self._shift[rank] = ended - completed
+        self._count(rank, +1)
+        self._most = max(self._most, ended)
+        if self._first_end is None and ended > self.clock:
+            self._first_end = self.now()
+
+    def _count(self, rank: int, by: int) -> None:
+        """Count a worker in or out of those that are ahead, if it is one of them."""
+        ended = self._ended[rank]
+        if self._is_active[rank] and ended > self.clock:
+            self._there += by
+            self._ahead[ended] += by
+            if not self._ahead[ended]:
+                del self._ahead[ended]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kv.consistency.base import Context, Due, Kept, Mode, Update
-from kv.consistency.rounds import Round, aggregated
+from kv.consistency.rounds import Round, aggregated, drop_former
 from kv.errors import LatePushError
 
 
@@ -58,6 +58,9 @@ class Synchronous(Mode):
             else:
                 self.on_push(rank, step, push)
         return [self._with_workers(number, late[number]) for number in sorted(late)]
+
+    def forget_former(self, rank: int) -> None:
+        self.held -= drop_former(self.rounds, self.progress, rank)
 
     def may_pull(self, rank: int, step: int) -> bool:
         return self.clock >= step

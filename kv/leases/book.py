@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kv.errors import LeaseError
+from kv.leases.dealing import Dealing, by_speed
 from kv.leases.events import Event, Opened
 from kv.leases.pieces import DataSet
 from kv.leases.reading import Ranges, ranges_read, spans_of
@@ -20,11 +21,17 @@ class LeaseBook:
     Args:
         workers: how many the job has.
         record: called with each event before it counts.
+        dealing: who gets which piece, where speeds do not say it.
     """
 
-    def __init__(self, workers: int, record: Callable[[Event], None] = lambda event: None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        record: Callable[[Event], None] = lambda event: None,
+        dealing: Dealing | None = None,
+    ) -> None:
         self.shards: dict[str, DataShards] = {}
-        self._workers, self._record = workers, record
+        self._workers, self._record, self._dealing = workers, record, dealing
         self.resumed: dict[str, Ranges] = {}  # what former jobs read of sets not opened yet
 
     def open(self, data: DataSet) -> DataShards:
@@ -82,7 +89,8 @@ class LeaseBook:
         self.get(event.name).apply(event)
 
     def _add(self, event: Opened) -> DataShards:
-        made = DataShards(event.data, self._workers, self._record, done=event.done)
+        deal = by_speed if self._dealing is None else self._dealing.deal
+        made = DataShards(event.data, self._workers, self._record, done=event.done, deal=deal)
         self.shards[event.name] = made
         self.resumed.pop(event.name, None)
         return made

@@ -15,6 +15,7 @@ from typing import Any
 
 from kv.errors import LeaseError
 from kv.leases.book import LeaseBook
+from kv.leases.dealing import Dealing, Dealt
 from kv.leases.events import Event, pack_event, unpack_event
 from kv.leases.ledger import FILE, Ledger
 from kv.leases.pieces import DataSet
@@ -26,6 +27,8 @@ from postoffice.scheduler_app import SchedulerApp
 from van.errors import PsliteError
 from van.message import Kind, Message, answer_to
 
+_SILENCE: dict[str, Any] = {}  # in the place of an answer: there is none
+
 
 class LeaseDesk(SchedulerApp):
     """Gives training data to the workers of a job.
@@ -34,14 +37,20 @@ class LeaseDesk(SchedulerApp):
         office: the scheduler's node.
         folder: of the job, which gets `ledger.jsonl`; None: nothing is written.
         clock: seconds since 1970, for the ledger.
+        dealing: who gets which piece, where speeds do not say it.
     """
 
     name = "leases"  # of its part of the scheduler's journal
 
     def __init__(
-        self, office: SchedulerOffice, folder: Path | None, clock: Callable[[], float] = time.time
+        self,
+        office: SchedulerOffice,
+        folder: Path | None,
+        clock: Callable[[], float] = time.time,
+        dealing: Dealing | None = None,
     ) -> None:
         self._office, self._folder, self._clock = office, folder, clock
+        self._dealing = dealing
         self._begin()
         self._commands: dict[int, Callable[[int, int, dict[str, Any]], dict[str, Any] | None]] = {
             Command.OPEN: self._open,
@@ -59,7 +68,7 @@ class LeaseDesk(SchedulerApp):
         self._job = secrets.token_hex(8)
         self._ledger: Ledger | None = None
         self._events: list[Event] = []  # kept where there is no file
-        self.book = LeaseBook(self._office.shape.workers, self._record)
+        self.book = LeaseBook(self._office.shape.workers, self._record, self._dealing)
 
     def _record(self, event: Event) -> None:
         if self._folder is None:
@@ -85,6 +94,8 @@ class LeaseDesk(SchedulerApp):
                 raise LeaseError(f"{role} {rank} asks for what nobody knows ({meta.cmd})")
             try:
                 body = command(rank, meta.incarnation, meta.body)
+                if body is _SILENCE:
+                    return
             except (KeyError, TypeError) as error:
                 raise LeaseError(f"a request of {role} {rank} lacks sense: {error!r}") from None
         except PsliteError as error:
@@ -96,10 +107,18 @@ class LeaseDesk(SchedulerApp):
         self._office.send(Message(answer))
 
     def _open(self, worker: int, life: int, body: dict[str, Any]) -> dict[str, Any]:
-        return {"begun": self.book.open(DataSet.unpack(body["set"])).has_begun}
+        data = DataSet.unpack(body["set"])
+        if self._dealing is not None:
+            self._dealing.opened(data)
+        return {"begun": self.book.open(data).has_begun}
 
     def _ask(self, worker: int, life: int, body: dict[str, Any]) -> dict[str, Any]:
         answer = self.book.get(body["data"]).ask(worker, life, self._office.van.now())
+        if answer.is_silent:
+            return _SILENCE
+        if self._dealing is not None:
+            span = None if answer.piece is None else answer.piece.span
+            self._dealing.dealt(body["data"], worker, Dealt(span, answer.is_over))
         piece = None if answer.piece is None else answer.piece.pack()
         return {"piece": piece, "over": answer.is_over}
 

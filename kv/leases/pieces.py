@@ -147,6 +147,15 @@ class Spans:
             if start < stop:
                 self._spans.insert(place, Span(span.epoch, span.part, start, stop))
 
+    def has(self, span: Span) -> bool:
+        """Whether all records of `span` are in the set."""
+        place = bisect.bisect_right(self._spans, Span(span.epoch, span.part, span.start, MOST)) - 1
+        if place < 0:
+            return False
+        around = self._spans[place]
+        is_there = (around.epoch, around.part) == (span.epoch, span.part)
+        return is_there and around.start <= span.start and span.stop <= around.stop
+
     def first(self, part: int) -> Span | None:
         """The first span of a part, or None."""
         return next((span for span in self._spans if span.part == part), None)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv.errors import LeaseError
+from kv.leases.dealing import Dealt, by_speed
 from kv.leases.events import Done, Event, Leased, Opened, Returned
 from kv.leases.pieces import DataSet, Piece, Span, Spans
 
@@ -30,6 +31,8 @@ SHARES = 2  # into how many pieces for each worker what is left is cut
 GROWTH = 8  # how much larger than a worker's last piece its next may be
 SMOOTHING = 0.5  # weight of the latest piece in a worker's speed
 
+Deal = Callable[[DataSet, Spans, int], Dealt | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -37,6 +40,7 @@ class Answer:
 
     piece: Piece | None = None
     is_over: bool = False
+    is_silent: bool = False  # it is to hear nothing, and so to ask again
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class DataShards:
         record: called with each event before it counts; what it raises undoes the event.
         done: what a former job has read of it.
         seconds: of work that a piece should be.
+        deal: decides in the place of speeds, see `Dealing.deal`; where there are parts nobody need.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class DataShards:
         *,
         done: Iterable[Span] = (),
         seconds: float = SECONDS,
+        deal: Deal = by_speed,
     ) -> None:
         self.data = data
         self.leases: dict[int, Lease] = {}
         self.done = Spans(done)
         self.returned = self.doubles = 0  # pieces that came back; their records seen before
         self._expected, self._record, self._seconds = max(1, workers), record, seconds
+        self._deal = deal
         self._workers: dict[int, _Worker] = {}
         self._gone: set[int] = set()
         self._finished: dict[
@@ -119,7 +126,10 @@ class DataShards:
         for lease in self.leases.values():
             if (lease.worker, lease.life) == (worker, life):
                 return Answer(lease.piece)
-        span = self._choose(worker, asker)
+        dealt = self._deal(self.data, self._free, worker) if self.data.parts == 1 else None
+        if dealt is not None and dealt.span is None:
+            return Answer(is_over=dealt.is_over, is_silent=dealt.is_silent)
+        span = self._choose(worker, asker) if dealt is None else dealt.span
         if span is None:
             is_over = not any(self._concerns(lease, worker) for lease in self.leases.values())
             return Answer(is_over=is_over)

@@ -36,17 +36,17 @@ class Copies:
             if stream is not None:
                 self.windows.record(stream, push, slots, table=table.id)
 
-    def hold(self, table: Table, rank: int, step: int, update: Update) -> None:
-        """The other server holds a push."""
-        self.held.setdefault(table, []).append((rank, step, update))
+    def hold(self, table: Table, rank: int, number: int, update: Update) -> None:
+        """The other server holds a push for the round of that number."""
+        self.held.setdefault(table, []).append((rank, number, update))
 
     def settle(self, table: Table, last: int, slots: Slots) -> None:
         """Rounds up to `last` are applied in `slots`: what was held for them is in the rows."""
         kept = self.held.get(table)
         if kept:
             left = [
-                (rank, step, without(table, update, slots) if step <= last else update)
-                for rank, step, update in kept
+                (rank, number, without(table, update, slots) if number <= last else update)
+                for rank, number, update in kept
             ]
             self.held[table] = [entry for entry in left if entry[2].keys.size]
 
@@ -78,12 +78,12 @@ def parted(table: Table, kept: Sequence[Kept], slots: Slots) -> tuple[list[Kept]
     """Kept pushes in two: their keys in `slots`, and the rest, with those that have no keys."""
     inside: list[Kept] = []
     outside: list[Kept] = []
-    for rank, step, update in kept:
+    for rank, number, update in kept:
         mine = within(table, update, slots)
         if mine.keys.size:
-            inside.append((rank, step, mine))
+            inside.append((rank, number, mine))
         if mine.keys.size < update.keys.size or not update.keys.size:
-            outside.append((rank, step, without(table, update, slots)))
+            outside.append((rank, number, without(table, update, slots)))
     return inside, outside
 
 

@@ -102,7 +102,7 @@ class Incoming:
 
     def _progress(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
         try:
-            has_advanced = yield from self.engine.catching_up(body["completed"], body["finished"])
+            has_advanced = yield from self.engine.catching_up(body)
         except ArenaFullError as error:  # of this server's own rows; the worker hears of the next
             log.error("a round that has ended found no room and was dropped: %s", error)
             has_advanced = True
@@ -112,8 +112,8 @@ class Incoming:
     def _table(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
         table = self._define(TableSpec.from_dict(body["spec"]))
         self._note_clock(table, body["clock"])
-        if body["lr"] is not None:
-            self.engine.set_lr(self.engine.number_of(table.spec.name), float(body["lr"]))
+        if body["lr"] is not None:  # who set it told every server: it is not passed on
+            table.set_lr(float(body["lr"]))
         return
         yield
 
@@ -136,10 +136,10 @@ class Incoming:
     def _held(self, body: dict[str, Any], arrays: list[NDArray[Any]]) -> Turns[None]:
         table, push = self._known(body), unpack_push(body["push"])
         keys, grads = map(frozen, arrays)
-        update = Update(keys, grads, body["weight"], 0, body["rest"], push)
+        update = Update(keys, grads, body["weight"], 0, body["rest"], push, step=body["step"])
         slots = np.zeros(NUM_SLOTS, np.bool_)
         slots[table.slots_of(keys)] = True
-        self.copies.hold(table, body["rank"], body["step"], update)
+        self.copies.hold(table, body["rank"], body["round"], update)
         self.copies.note(push, table, slots)
         return
         yield

@@ -87,7 +87,6 @@ class Outgoing:
         self._logs = 0  # that were begun
         self._lock = threading.RLock()
         self._waiting: deque[tuple[list[tuple[Peer, int]], Callable[[], None]]] = deque()
-        self._rates: dict[str, float] = {}
 
     # -- who has copies -----------------------------------------------------------------------
 
@@ -131,8 +130,8 @@ class Outgoing:
             peer.slots = peer.slots | slots
             self.append(peer, Record(Kind.FILL, {"slots": pack_slots(slots)}))
             for table in self.engine.tables:
-                for rank, step, update in table.mode.kept():
-                    self._hold(peer, slots, table, rank, step, update)
+                for rank, number, update in table.mode.kept():
+                    self._hold(peer, slots, table, rank, number, update)
 
     def count_on(self, peer: Peer, slots: Slots, last: list[Record]) -> int:
         """Let answers wait for `peer`, whose copy is complete with these records; their number."""
@@ -217,12 +216,12 @@ class Outgoing:
         for peer in self.peers:
             self.append(peer, self._table(table))
 
-    def held(self, table: Table, rank: int, step: int, update: Update) -> None:
+    def held(self, table: Table, rank: int, number: int, update: Update) -> None:
         for peer in self.peers:
-            self._hold(peer, peer.slots, table, rank, step, update)
+            self._hold(peer, peer.slots, table, rank, number, update)
 
     def _hold(
-        self, peer: Peer, slots: Slots, table: Table, rank: int, step: int, update: Update
+        self, peer: Peer, slots: Slots, table: Table, rank: int, number: int, update: Update
     ) -> None:
         update = within(table, update, slots)
         if not update.keys.size:
@@ -230,7 +229,8 @@ class Outgoing:
         body = {
             "table": table.id,
             "rank": rank,
-            "step": step,
+            "round": number,
+            "step": update.step,
             "weight": update.weight,
             "rest": update.is_rest,
             "push": pack_push(update.push),
@@ -248,21 +248,16 @@ class Outgoing:
         for peer in self.peers:
             self.append(peer, record)
 
-    def rated(self, table: Table, lr: float) -> None:
-        self._rates[table.spec.name] = lr
+    def rated(self, table: Table) -> None:
         for peer in self.peers:
             self.append(peer, self._table(table))
 
     def _progress(self) -> Record:
-        progress = self.engine.progress
-        body = {"completed": list(progress.completed), "finished": list(progress.finished)}
-        return Record(Kind.PROGRESS, body)
+        return Record(Kind.PROGRESS, self.engine.progress.state())
 
     def _table(self, table: Table) -> Record:
-        rate = self._rates.get(table.spec.name)
-        return Record(
-            Kind.TABLE, {"spec": table.spec.to_dict(), "clock": table.mode.clock, "lr": rate}
-        )
+        body = {"spec": table.spec.to_dict(), "clock": table.mode.clock, "lr": table.lr}
+        return Record(Kind.TABLE, body)
 
     def send_rows(self, table: Table, store: SparseStore, keys: Keys, cause: Cause) -> None:
         """Send rows that have changed; the lock of the store is held."""

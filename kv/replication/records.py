@@ -1,12 +1,13 @@
 """What a server's log says to the one that keeps copies: records, and how they travel.
 
     record     body                                        arrays
-    PROGRESS   completed, finished                         -
+    PROGRESS   what `Progress.state` says                  -
     TABLE      spec, clock, lr                             -
     FILL       slots                                       -                  copies of these begin
     ROWS       table, push, slots, round, clock            columns of a RowBatch
     GONE       table                                       keys
-    HELD       table, rank, step, weight, rest, push       keys, gradients
+    HELD       table, rank, round, step, weight, rest,     keys, gradients
+               push
     CLOSED     table, clock, slots                         -                  rounds below are over
     WINDOWS    slots, blob                                 -
     END        order                                       -                  of a FILL or GIVE

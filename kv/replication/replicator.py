@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kv.consistency.base import Kept
+from kv.consistency.rounds import is_made_again
 from kv.errors import ArenaFullError, KVError
 from kv.executor import Turns, run_through
 from kv.placement import NUM_SLOTS, SlotMap
@@ -376,7 +378,7 @@ class Replicator:
         self._promote(slots, mine, gained)
         self._mine, self.map_version = mine, slots.version
         self.desk.gate(self._promised(are_given=False))
-        self.tables.answer_held()
+        self.tables.look_at_held()
 
     def _route(self, slots: SlotMap, mine: Slots) -> None:
         """Send changes to whom the map calls backups, and to those that are being filled."""
@@ -405,16 +407,21 @@ class Replicator:
             self.desk.windows.adopt(gained, blob)
         self.engine.own(mine)
         for table in list(self.engine.tables):
-            taken = copies.take_held(table, gained)
+            taken = self._still_held(copies.take_held(table, gained))
             if not table.mode.holds:
                 table.mode.clock = max(table.mode.clock, self.incoming.clocks.get(table, 0))
             elif taken:
                 # Of a push that was cut, this server has counted its own piece.
-                rest = [(rank, step, part._replace(is_rest=True)) for rank, step, part in taken]
+                rest = [(rank, number, part._replace(is_rest=True)) for rank, number, part in taken]
                 run_through(self.engine.keeping(table, [*table.mode.kept(), *rest]))
         copies.forget(gained)
         self.incoming.present &= ~gained
         self.incoming.source[gained] = 0
+
+    def _still_held(self, taken: list[Kept]) -> list[Kept]:
+        """Without what workers that were started again push once more."""
+        progress = self.engine.progress
+        return [kept for kept in taken if not is_made_again(progress, kept[0], kept[2])]
 
     def _demote(self, slots: Slots) -> None:
         """What this server owned is a copy of another's from now on. The van's thread."""
@@ -424,8 +431,8 @@ class Replicator:
             if kept:
                 with self.engine.lock:
                     table.mode.keep(left)
-                for rank, step, update in kept:
-                    copies.hold(table, rank, step, update)
+                for rank, number, update in kept:
+                    copies.hold(table, rank, number, update)
         copies.windows.adopt(slots, self.desk.windows.export(slots))
         self.incoming.present |= slots
         self._mine = self.mine & ~slots

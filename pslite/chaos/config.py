@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from postoffice.config import ClusterConfig
+from postoffice.node import Role
 from pslite.chaos.parsing import PlanError, parse_plan
 from pslite.chaos.plan import Plan
 from van.errors import ConfigError
@@ -26,6 +28,18 @@ class ChaosConfig:
             raise ConfigError(problem, section="chaos", key="seed")
         try:
             parse_plan(self.plan)
+        except PlanError as error:
+            raise ConfigError(str(error), section="chaos", key="plan") from None
+
+    def check(self, cluster: ClusterConfig) -> None:
+        """See that every node that the plan names is one of the job's.
+
+        Raises:
+            ConfigError: one is not; the text shows where.
+        """
+        counts = {Role.SCHEDULER: 1, Role.SERVER: cluster.servers, Role.WORKER: cluster.workers}
+        try:
+            parse_plan(self.plan, counts)
         except PlanError as error:
             raise ConfigError(str(error), section="chaos", key="plan") from None
 

@@ -39,7 +39,7 @@ class Director:
     Args:
         plan: what is to happen.
         seed: of what it leaves open.
-        counts: how many nodes each role has.
+        counts: how many nodes each role has at first.
     """
 
     def __init__(self, plan: Plan, seed: int, counts: Mapping[Role, int]) -> None:
@@ -84,7 +84,9 @@ class Director:
 
     def _choose(self, fault: ProcessFault, alive: Collection[NodeName]) -> NodeName | None:
         role, rank = fault.who.role, fault.who.rank
-        ranks = list(range(self._counts[role])) if rank is None else [rank]
+        there = [1 + name.rank for name in alive if name.role == role and name.rank is not None]
+        most = max([self._counts[role], *there])  # more may have come meanwhile
+        ranks = list(range(most)) if rank is None else [rank]
         clause = self._plan.clauses.index(fault)
         random.Random(f"{self._seed}/{clause}").shuffle(ranks)
         names = (NodeName(role, rank) for rank in ranks)

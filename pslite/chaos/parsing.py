@@ -12,7 +12,7 @@ moment    = time | event [":" number] ["+" time]
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
@@ -52,16 +52,20 @@ class PlanError(ValueError):
         super().__init__(f"{problem}\n    {shown}\n    {' ' * (place - start)}^")
 
 
-def parse_plan(text: str) -> Plan:
+def parse_plan(text: str, counts: Mapping[Role, int] | None = None) -> Plan:
     """The plan that `text` says.
 
     >>> str(parse_plan("kill  server@20s , drop 2 %"))
     'kill server@20s, drop 2%'
 
+    Args:
+        text: clauses with commas between.
+        counts: nodes of each role, so that a rank that none of them has is a mistake; None: any
+            rank may exist.
     Raises:
         PlanError: it says none.
     """
-    return _Reader(text).plan()
+    return _Reader(text, counts).plan()
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ class _Token:
 class _Reader:
     """Reads tokens from left to right."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, counts: Mapping[Role, int] | None) -> None:
+        self._text, self._counts = text, counts
         self._tokens = [_Token(match[0], match.start()) for match in _TOKEN.finditer(text)]
         self._tokens.append(_Token("", len(text.rstrip())))
         self._at = 0
@@ -171,7 +175,10 @@ class _Reader:
             self._fail(f"expected the rank of a {role}", token)
         if role is Role.SCHEDULER and int(token.text):
             self._fail("there is one scheduler", token)
-        return Who(role, int(token.text))
+        rank = int(token.text)
+        if self._counts is not None and rank >= self._counts[role]:
+            raise PlanError(_no_such_rank(role, rank, self._counts[role]), self._text, token.place)
+        return Who(role, rank)
 
     def _moment(self) -> Moment:
         if not self._next.text[:1].isalpha():
@@ -208,3 +215,8 @@ class _Reader:
             self._fail("expected a share such as 2%, more than 0% and at most 100%", token)
         self._expect("%")
         return percent
+
+
+def _no_such_rank(role: Role, rank: int, count: int) -> str:
+    ranks = "the only one is 0" if count == 1 else f"they are 0 to {count - 1}"
+    return f"there is no {role} {rank} in a job of {count} {role}{'s' * (count > 1)}: {ranks}"

@@ -38,6 +38,7 @@ def make_report(plan: Plan, seed: int, notes: Sequence[Note], exit_code: int) ->
         "exit_code": exit_code,
         "has_started": start is not None,
         "injected": injected,
+        "missed": _missed(plan, injected) if start is not None else [],
         "noticed": _noticed(shifted, injected),
         "messages": dict(sum((Counter(n["counts"]) for n in _all(shifted, "messages")), Counter())),
         "work": _work(shifted, injected),
@@ -61,6 +62,12 @@ def _injected(plan: Plan, notes: Sequence[Note], has_started: bool) -> list[Repo
                 act = "partition" if isinstance(clause, Partition) else clause.harm
                 found.append({"at": at, "act": act, "node": None, "clause": str(clause)})
     return sorted(found, key=lambda deed: float(deed["at"]))
+
+
+def _missed(plan: Plan, injected: Sequence[Report]) -> list[str]:
+    """The clauses whose moment never came."""
+    met = {deed["clause"] for deed in injected}
+    return [clause for clause in map(str, plan.clauses) if clause not in met]
 
 
 def _noticed(notes: Sequence[Note], injected: Sequence[Report]) -> list[Report]:
@@ -117,6 +124,7 @@ def describe(report: Report) -> str:
     if not report["has_started"]:
         lines.append("  the nodes never met, so no clock ran")
     lines += [f"  {_time(deed['at'])} {_injection(deed)}" for deed in report["injected"]]
+    lines += [f"  never came: {clause}" for clause in report["missed"]]
     if report["noticed"]:
         lines.append("noticed:")
         lines += [f"  {_time(seen['at'])} {_notice(seen)}" for seen in _together(report["noticed"])]

@@ -78,6 +78,17 @@ def test_a_seed_hits_the_same_nodes_whatever_else_the_plan_has(seed: int) -> Non
     assert hit("kill server@1s, kill worker@2s, drop 2%") == victim
 
 
+def test_a_server_that_has_come_while_the_job_ran_may_be_hit_as_well() -> None:
+    grown = ALL | {NodeName(Role.SERVER, 3)}
+
+    def hit(seed: int) -> NodeName | None:
+        director = direct("kill server@1s", seed)
+        director.happened("start", 0.0)
+        return director.due(1.0, grown)[0].node
+
+    assert {hit(seed) for seed in range(80)} == {NodeName(Role.SERVER, r) for r in range(4)}
+
+
 def test_all_ranks_are_hit_by_some_seed_and_only_those_that_run() -> None:
     def hit(seed: int, alive: set[NodeName]) -> NodeName | None:
         director = direct("kill server@1s", seed)

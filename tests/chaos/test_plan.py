@@ -119,6 +119,35 @@ def test_an_error_shows_what_is_wrong_and_where(text: str, problem: str, marked:
     assert shown[arrow.index("^") :].startswith(marked)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem", "marked"),
+    [
+        ("kill server:9@2s", "no server 9 in a job of 2 servers: they are 0 to 1", "9@2s"),
+        ("drop 2%, stop worker:1@2s for 1s", "no worker 1 in a job of 1 worker: the only", "1@2s"),
+        ("partition server:1 from worker:3@2s", "there is no worker 3", "3@2s"),
+        ("drop 2% between server:2 and worker", "there is no server 2", "2 and"),
+    ],
+)
+def test_a_plan_for_nodes_that_the_job_does_not_have_is_refused_at_the_place(
+    text: str, problem: str, marked: str
+) -> None:
+    job = parse_job(f"[cluster]\nservers = 2\n[chaos]\nplan = {text}\n")
+
+    with pytest.raises(ConfigError, match=r"^\[chaos\] plan: ") as caught:
+        job.chaos.check(job.cluster)
+
+    assert problem in str(caught.value)
+    *_, shown, arrow = str(caught.value).split("\n")
+    assert shown[arrow.index("^") :].startswith(marked)
+
+
+def test_a_plan_for_nodes_that_are_there_is_right() -> None:
+    plan = "kill server:1@2s, stop worker:0@1s, kill scheduler@3s, drop 1%"
+    job = parse_job(f"[cluster]\nservers = 2\n[chaos]\nplan = {plan}\n")
+
+    job.chaos.check(job.cluster)
+
+
 def test_a_wrong_plan_names_its_place_in_the_ini_file() -> None:
     with pytest.raises(ConfigError, match=r"my.ini \[chaos\] plan: expected a role"):
         parse_job("[chaos]\nplan = kill it@20s\n", "my.ini")

@@ -114,11 +114,35 @@ def test_a_killed_server_with_a_copy_loses_no_push(chaos_job: ChaosJob) -> None:
     assert ended.seen("view", "worker 0")
 
 
-def test_a_killed_server_without_a_copy_ends_the_job_with_its_name(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "kill server:1@barrier+300ms")
+def test_what_the_launcher_sees_end_is_dead_at_once_whatever_the_time_out(
+    chaos_job: ChaosJob,
+) -> None:
+    """With keys as well, by which nobody else may say so."""
+    settings = (*COPIED, "cluster.on_worker_failure=continue", "security.curve=on")
+    plan = "kill worker:1@barrier:3+300ms, kill server:1@barrier:3+800ms"
+
+    ended = chaos_job(COPIED_ONES, plan, *settings, "cluster.heartbeat_timeout=30s")
+
+    assert ended.code == 0
+    died = {seen["node"]: seen for seen in ended.seen("died", "scheduler")}
+    assert set(died) == {"worker 1", "server 1"}
+    for seen in died.values():
+        assert seen["why"].startswith("has ended: killed by SIGKILL")
+        assert seen["after"] < 2.0
+    assert ended.seen("view", "worker 0")
+
+
+def test_a_killed_server_without_a_copy_ends_the_job_with_its_name_and_that_of_the_checkpoint(
+    chaos_job: ChaosJob,
+) -> None:
+    """Also of one that the program has taken in a folder of its own choice."""
+    program = ONES.replace('worker.barrier("ready")', "pslite.Checkpoints(worker, 'own').save()")
+
+    ended = chaos_job(program, "kill server:1@checkpoint+1s")
 
     assert ended.code == 128 + 9
     assert "server 1: killed by SIGKILL" in ended.err
+    assert "the last good checkpoint is ckpt-000001 in own; the job goes on" in ended.err
 
 
 def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: ChaosJob) -> None:
@@ -149,13 +173,22 @@ def test_what_a_network_does_wrong_loses_and_repeats_no_push(chaos_job: ChaosJob
     assert len(ended.report["injected"]) == 5
 
 
-def test_a_plan_that_makes_no_sense_is_refused_before_anything_starts(chaos_job: ChaosJob) -> None:
-    ended = chaos_job(ONES, "kill serber@20s")
+@pytest.mark.parametrize(
+    ("plan", "problem", "mark"),
+    [
+        ("kill serber@20s", "expected a role (scheduler, server, worker), got 'serber'", 5),
+        ("kill server:9@20s", "there is no server 9 in a job of 2 servers: they are 0 to 1", 12),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_before_anything_starts(
+    chaos_job: ChaosJob, plan: str, problem: str, mark: int
+) -> None:
+    ended = chaos_job(ONES, plan)
 
     assert ended.code == 2
     assert ended.out == ""
-    assert "[chaos] plan: expected a role (scheduler, server, worker), got 'serber'" in ended.err
-    assert "    kill serber@20s\n         ^" in ended.err
+    assert f"[chaos] plan: {problem}" in ended.err
+    assert f"    {plan}\n    {' ' * mark}^" in ended.err
 
 
 @pytest.mark.slow

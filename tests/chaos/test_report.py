@@ -89,6 +89,15 @@ def test_the_text_has_each_of_it() -> None:
         assert part in text
 
 
+def test_a_clause_whose_moment_never_came_is_told() -> None:
+    never = "kill worker@barrier:30"
+
+    report = make_report(parse_plan(f"{KILL}, {never}, drop 1% from 1h"), 7, KILLED, 0)
+
+    assert report["missed"] == [never, "drop 1% from 1h"]
+    assert f"never came: {never}" in describe(report)
+
+
 def test_a_job_whose_nodes_never_met_says_so() -> None:
     notes = [note(0, "launcher", "ended", node="setup", status="exit code 1")]
 

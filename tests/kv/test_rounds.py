@@ -14,6 +14,7 @@ from kv.errors import SettingError
 from kv.optimizers import SGD
 from kv.spec import AGGREGATORS as NAMES
 from kv.spec import TableSpec
+from van.message import Meta
 
 F = np.float32
 
@@ -196,3 +197,18 @@ def test_a_wrong_weight_is_refused(weight: float) -> None:
 
     with pytest.raises(SettingError, match="weight must be a finite number"):
         engine.push_many(0, 0, [], weight=weight)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_workers_pushes_count_in_the_order_in_which_it_made_them(name: str) -> None:
+    made = pushes_of(3, workers=3, most=4, dim=2)
+    stamped = {
+        rank: [push._replace(push=Meta(timestamp=n)) for n, push in enumerate(pushes)]
+        for rank, pushes in made.items()
+    }
+    shuffled = {rank: pushes[::-1] for rank, pushes in stamped.items()}
+
+    expected, got = aggregated(name, made, 3, 0), aggregated(name, shuffled, 3, 0)
+
+    assert got.grads.tobytes() == expected.grads.tobytes()
+    assert got.keys.tobytes() == expected.keys.tobytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import kv.table_server
+from kv.consistency.settings import Consistency
 from kv.executor import Turns
 from kv.initializers import Zeros
 from kv.optimizers import SGD
@@ -30,8 +32,9 @@ MANY = 3000  # keys of a request that is long here
 class Office:
     """A postoffice that keeps what is sent."""
 
-    def __init__(self) -> None:
-        self.shape = SimpleNamespace(workers=2, servers=1)
+    def __init__(self, workers: int = 2) -> None:
+        self.shape = SimpleNamespace(workers=workers, servers=1)
+        self.van = SimpleNamespace(now=time.monotonic)
         self.node_id, self.rank, self.name = 8, 0, "server 0"
         self.sent: list[Message] = []
         self.reached: set[int] = set()
@@ -68,13 +71,13 @@ class Office:
 class Served:
     """A server and its requests; `long` ones stop at their first turn until `opened`."""
 
-    def __init__(self, threads: int, mode: str = "async") -> None:
-        self.office = Office()
+    def __init__(self, threads: int, mode: str | Consistency = "async", workers: int = 2) -> None:
+        self.office = Office(workers)
         self.server = TableServer(self.office, mode, threads=threads)  # type: ignore[arg-type]
         self.arrived, self.opened = threading.Event(), threading.Event()
         self._timestamp = 0
         spec = TableSpec.sparse("t", 2, optimizer=SGD(lr=1.0), initializer=Zeros())
-        self.ask(A, Command.DEFINE, spec.resolved(mode, 1).to_dict(), about=())
+        self.ask(A, Command.DEFINE, spec.resolved(Consistency.of(mode), 1).to_dict(), about=())
         self.office.wait(lambda: len(self.office.sent) == 1)
         self.office.sent.clear()
         self.server.engine.tables[0].store.chunk = MANY // 3

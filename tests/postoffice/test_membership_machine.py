@@ -6,7 +6,7 @@ Messages are lost and repeated, and the scheduler itself is started again from i
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -180,6 +180,34 @@ class Lives(RuleBasedStateMachine):
         if seat[0] is Role.SERVER and self.membership.phase is Phase.RUNNING and not fails:
             return
         self.speak(process, Control.GOODBYE, lost, {"failure": "oh" if fails else None})
+
+    @rule(seat=st.sampled_from(SEATS))
+    def its_launcher_tells_of_its_end(self, seat: tuple[Role, int]) -> None:
+        """Killed, and started again at once; what it has sent before may come after the news."""
+        process, before = self.alive[seat], dict(self.membership.nodes)
+        self.desk.ended(process.nonce, "has ended: killed by SIGKILL", self.now)
+        self.publish([], lost=False)
+        self.former.append(process)
+        self.start(*seat)
+
+        node = before.get(process.node_id)
+        is_known = node is not None and node.incarnation == process.life
+        if is_known and process.node_id not in self.membership.gone:
+            assert process.node_id not in self.membership.nodes
+            del before[process.node_id]
+        assert before == self.membership.nodes
+        self.speak(replace(process, life=0), Control.REGISTER, lost=True)
+        assert before == self.membership.nodes
+
+    @precondition(lambda self: self.former)
+    @rule(pick=st.integers(0, 20))
+    def news_of_a_former_life_harm_no_later_one(self, pick: int) -> None:
+        process = self.former[pick % len(self.former)]
+        node = self.membership.nodes.get(process.node_id)
+        if node is None or node.incarnation != process.life:
+            before = dict(self.membership.nodes)
+            self.desk.ended(process.nonce, "has ended", self.now)
+            assert before == self.membership.nodes
 
     @rule()
     def the_scheduler_is_killed_and_started_again(self) -> None:

@@ -260,6 +260,48 @@ def test_a_killed_worker_is_noticed_in_time_and_the_others_go_on(seed: int) -> N
     assert cluster.ends["scheduler"] is None
 
 
+@pytest.mark.parametrize("is_scheduler_killed", [False, True])
+@pytest.mark.parametrize("seed", seeds(30, 4))
+def test_who_started_a_worker_need_not_wait_for_its_silence(
+    seed: int, is_scheduler_killed: bool
+) -> None:
+    noticed: list[float] = []
+
+    def lives(office: Postoffice) -> None:
+        until(office, lambda view: 11 in view.dead)
+        noticed.append(cluster.network.now)
+
+    def dies(office: Postoffice) -> None:
+        wait_for(office, 1000.0)
+
+    def tell() -> None:
+        """As a launcher does to each scheduler; called from its van's thread."""
+        victim = cluster.offices["worker 1"].nonce
+        if not told and heads[-1].process_ended(victim, "has ended: killed by SIGKILL"):
+            told.append(heads[-1].deaths[11])
+
+    def kill() -> None:
+        cluster.network.kill("worker 1")
+        if is_scheduler_killed:
+            former = cluster.head
+            cluster.kill_scheduler()
+            cluster.restart_scheduler()
+            cluster.network.wait(lambda: cluster.head is not former, None)
+        assert cluster.head is not None
+        heads.append(cluster.head)
+        cluster.head.van.every(0.1, tell)
+
+    told: list[str] = []
+    heads: list[SchedulerOffice] = []
+    cluster = Cluster(seed, 2, [lives, dies, lives], FailurePolicy(on_worker="continue"))
+    cluster.after(5.0, kill)
+    cluster.run()
+
+    assert told == ["has ended: killed by SIGKILL"]
+    assert max(noticed) <= 5.0 + 5.0  # the time-out is 10 s
+    assert cluster.ends["scheduler"] is None
+
+
 @pytest.mark.parametrize("seed", seeds(10, 4))
 def test_by_default_a_death_ends_the_job_and_every_wait_names_it(seed: int) -> None:
     def waits(office: Postoffice) -> None:

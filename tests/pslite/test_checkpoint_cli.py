@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pslite.cli import main
+from pslite.kept import note_place
+from pslite.rundir import RunDirectory
 from tests.kv.checkpoint.jobs import Job
 
 
@@ -40,7 +42,61 @@ def test_list_shows_what_there_is(saved: tuple[Job, Path, list[str]]) -> None:
     assert lines[2].split()[1:4] == ["after", names[0], "step"]
     assert f"{sum(map(len, job.rows()))}" in lines[3].split()
     assert lines[4] == "not finished, so no checkpoints: ckpt-000009"
-    assert run("list", folder / "none").output == f"no checkpoints in {folder / 'none'}\n"
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "diff", "export"])
+def test_a_place_that_is_not_there_is_an_error(command: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    more = {"diff": ("a", "b"), "export": ("--out", tmp_path / "out")}.get(command, ())
+    (tmp_path / "file").touch()
+
+    for place in (tmp_path / "nothere", tmp_path / "file", "memory://nothere"):
+        result = run(command, place, *more)
+
+        assert result.exit_code == 2
+        assert result.stderr == f"pslite: error: checkpoints {place}: there is no such folder\n"
+
+
+def test_a_place_without_checkpoints_is_none(tmp_path: Path) -> None:
+    for command in ("list", "verify"):
+        result = run(command, tmp_path)
+
+        assert result.exit_code == 0
+        assert result.output == f"no checkpoints in {tmp_path}\n"
+
+
+def test_a_checkpoint_is_no_place_of_them(saved: tuple[Job, Path, list[str]]) -> None:
+    _, folder, names = saved
+
+    result = run("verify", folder / names[0])
+
+    assert result.exit_code == 2
+    assert "this is one checkpoint; name the folder that it lies in" in result.stderr
+
+
+def test_without_a_place_those_of_the_job_are_looked_at(
+    saved: tuple[Job, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, names = saved
+    monkeypatch.chdir(tmp_path)
+    assert "no running job found" in run("list").stderr
+    directory = RunDirectory(tmp_path / "run")
+    assert "the job in run keeps no checkpoints; name their folder" in run("list").stderr
+    for url in ("checkpoints", str(folder), "none/../empty/"):
+        note_place(tmp_path / "run", url)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "none").mkdir()
+    monkeypatch.chdir(folder)
+
+    listed = run("list", "--run", tmp_path / "run")
+    verified = run("verify", "--run", tmp_path / "run")
+
+    assert listed.exit_code == verified.exit_code == 0
+    assert listed.stderr == ""
+    assert listed.stdout.splitlines()[0] == f"{folder}:"
+    assert listed.stdout.endswith(f"{tmp_path}/empty:\nno checkpoints in {tmp_path}/empty\n")
+    assert verified.stdout.count(": good (") == len(names)
+    directory.close()
 
 
 def test_verify_names_what_is_damaged_and_exits_with_1(

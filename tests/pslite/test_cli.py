@@ -90,6 +90,14 @@ def test_the_help_of_local_says_what_it_writes_and_where() -> None:
         (["local", LOCAL, "--workers", "99999", "--", "true"], "are 100000 processes"),
         (["local", LOCAL, "--set", "a.b=1", "--", "true"], "--set [a]: unknown section"),
         (["local", LOCAL, "--set", "x", "--", "true"], "expected section.key=value"),
+        (
+            ["local", LOCAL, "--set", "checkpoint.dir=s33://b/job", "--", "true"],
+            "[checkpoint] dir: s33://b/job: fsspec knows no scheme 's33'; did you mean s3?",
+        ),
+        (
+            ["local", LOCAL, "--set", f"checkpoint.dir={__file__}/below", "--", "true"],
+            "nothing can be kept there: Not a directory",
+        ),
         (["config", LOCAL, "--set", "cluster.severs=1"], "did you mean servers?"),
         (["node"], "DMLC_ROLE is not set"),
     ],

@@ -204,6 +204,14 @@ def test_messages_are_lost_on_purpose_as_in_ps_lite() -> None:
     with_plan = {**WORKER, "PSLITE_SET": "chaos.plan=kill server@20s", "PS_DROP_MSG": "5"}
     assert from_environ(with_plan).job.chaos.plan == "kill server@20s, drop 5%"
     assert from_environ({**WORKER, "PS_DROP_MSG": "0"}).job.chaos.plan == ""
+
+
+def test_a_plan_is_held_against_the_cluster_that_the_variables_tell_of() -> None:
+    plan = {**WORKER, "PSLITE_SET": "chaos.plan=kill server:3@20s"}
+
+    assert from_environ({**plan, "DMLC_NUM_SERVER": "4"}).job.chaos.plan
+    with pytest.raises(ConfigError, match=r"\[chaos\] plan: there is no server 3"):
+        from_environ({**plan, "DMLC_NUM_SERVER": "3"})
     with pytest.raises(ConfigError, match="PS_DROP_MSG"):
         from_environ({**WORKER, "PS_DROP_MSG": "101"})
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pslite.config import JobConfig
 from pslite.environ import from_environ
 from pslite.guard import GRACE
 from pslite.launcher import LaunchOptions, check_size, resolve_command, run_local
-from pslite.rundir import read_cluster
+from pslite.rundir import RunDirectory, how_ended, read_cluster
 from van.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,9 +65,7 @@ def launch(
         env={**os.environ, **(env or {})},
         out=out,
         err=err,
-        node_command=DOUBLE,
-        prepare=False,
-        **{"finish_timeout": PATIENCE, **options},
+        **{"node_command": DOUBLE, "prepare": False, "finish_timeout": PATIENCE, **options},
     )
     return Ended(run_local(job, [*DOUBLE, code], given), out.getvalue(), err.getvalue())
 
@@ -368,8 +366,42 @@ def test_a_job_whose_launcher_was_killed_counts_as_ended(tmp_path: Path) -> None
 
         assert before["state"] in ("starting", "running")
         assert len(before["nodes"]) >= 3
-        assert read_cluster(tmp_path) == {**before, "state": "ended", "nodes": []}
-        assert json.loads((tmp_path / "cluster.json").read_text())["state"] != "ended"
+        after = read_cluster(tmp_path)
+        how = f"its launcher (process {job.process.pid}) is gone"
+        assert how in after["lost"]
+        assert after == {**before, "state": "ended", "nodes": [], "lost": after["lost"]}
+        assert how in how_ended(tmp_path, after)
+        until(lambda: json.loads((tmp_path / "cluster.json").read_text()) == after)  # its guard's
+
+
+def test_a_job_that_could_not_begin_has_ended_and_not_without_a_word(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot run"):
+        launch("pass", run_dir=tmp_path, node_command=["/dev/null"])
+
+    state = read_cluster(tmp_path)
+    assert state["state"] == "ended"
+    assert "lost" not in state
+
+
+def test_the_id_of_a_killed_launcher_may_be_another_process_by_now(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)  # holds the lock, as a child that was forked would
+    path = tmp_path / "cluster.json"
+    state = json.loads(path.read_text())
+    assert read_cluster(tmp_path)["state"] == "starting"
+
+    path.write_text(json.dumps({**state, "of": {**state["of"], "start": 1}}))
+    assert "without a word" in read_cluster(tmp_path)["lost"]
+    path.write_text(json.dumps({**state, "of": {**state["of"], "start": 1, "host": "elsewhere"}}))
+    assert read_cluster(tmp_path)["state"] == "starting"
+    directory.close()
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Return when it is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 # -- signals and sudden death -------------------------------------------------------------
@@ -397,7 +429,7 @@ class Launcher:
     ) -> None:
         program = (
             "from pathlib import Path; from postoffice.config import ClusterConfig\n"
-            "from pslite.cli import leave; from pslite.config import JobConfig\n"
+            "from pslite.cli_options import leave; from pslite.config import JobConfig\n"
             "from pslite.launcher import LaunchOptions, run_local\n"
             f"job = JobConfig(cluster=ClusterConfig(servers={servers}, workers={workers}))\n"
             f"run_dir = {str(run_dir)!r}\n"

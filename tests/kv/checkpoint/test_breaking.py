@@ -221,7 +221,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_url_without_fsspec_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    monkeypatch.setitem(sys.modules, "fsspec.registry", None)
 
     with pytest.raises(CheckpointError, match=r"pip install 'pslite\[checkpoint\]'"):
         place_of("memory://somewhere")

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from kv.checkpoint.errors import CheckpointWriteError, DamagedCheckpointError
+from kv.checkpoint.errors import (
+    CheckpointError,
+    CheckpointWriteError,
+    DamagedCheckpointError,
+)
 from tests.kv.checkpoint.jobs import Job, assert_same_rows
 
 pytest.importorskip("s3fs", reason="s3fs is not installed")
@@ -65,3 +69,14 @@ def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
 
     with pytest.raises(CheckpointWriteError, match="there is no bucket nowhere"):
         job.save()
+    with pytest.raises(CheckpointError, match="there is no bucket nowhere"):
+        job.leader.try_place()
+
+
+def test_a_trial_leaves_nothing_in_the_bucket(bucket: str) -> None:
+    job = Job(f"{bucket}/new")
+    assert not job.shelf.place.exists()
+
+    job.leader.try_place()
+
+    assert not job.shelf.place.exists()

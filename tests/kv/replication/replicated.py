@@ -9,7 +9,7 @@ from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
 from kv.replication.replicator import Replicator
 from kv.table_server import TableServer
-from postoffice.failure import FailurePolicy
+from postoffice.failure import FailurePolicy, WorkerFailure
 from postoffice.head import SchedulerOffice
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
@@ -58,6 +58,7 @@ class Replicated:
     Args:
         seed: of the order of events.
         plan: what goes wrong on the network.
+        on_worker: what follows from a worker's death.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Replicated:
         replicas: int = 1,
         mode: str | Consistency = "async",
         plan: FaultPlan | None = None,
+        on_worker: WorkerFailure = "stop",
     ) -> None:
         self.network = LoopbackNetwork(seed, plan=plan)
         self.mode, self.replicas, self.workers = mode, replicas, workers
@@ -76,7 +78,7 @@ class Replicated:
             servers=servers,
             workers=workers,
             scheduler="scheduler",
-            failures=FailurePolicy(on_server="restart"),
+            failures=FailurePolicy(on_server="restart", on_worker=on_worker),
         )
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
@@ -129,12 +131,15 @@ class Replicated:
         self.network.spawn(f"server {rank}", run)
 
     def start_worker(self, rank: int, program: Program) -> None:
+        self._births += 1
+        births = self._births
+
         def run() -> None:
             office = Postoffice(
                 Role.WORKER,
                 self.network.van(),
                 self.shape,
-                bind=f"w{rank}",
+                bind=f"w{rank}.{births}",
                 rank=rank,
             )
             worker = RemoteWorker(office, self.mode, seed=4, may_move=self.replicas > 0)
@@ -176,6 +181,28 @@ class Replicated:
                 or {server.map_version for server in self.living()} == {self.newest_map()}
             )
         )
+
+    def wait_until_settled(self, servers: int) -> None:
+        """In a program: go on when there are that many servers and no slot is on its way."""
+        assert self.app is not None
+        desk = self.app.desk
+        self.wait(
+            lambda: (
+                self.network.is_over("worker 0")
+                or (desk.size == servers == len(desk.alive) and desk.is_settled)
+            )
+        )
+
+    def replace_server(self, rank: int) -> None:
+        """In a program: kill a server, start another one, and go on when all is copied again."""
+        assert self.app is not None
+        alive, former = self.app.desk.alive, self.app.desk.alive[rank]
+        self.network.kill(f"server {rank}")
+        self.start_server(rank)
+        self.wait(
+            lambda: self.network.is_over("worker 0") or alive.get(rank, former) != former,
+        )
+        self.wait_until_copied()
 
     def newest_map(self) -> int:
         assert self.app is not None

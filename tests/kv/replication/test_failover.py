@@ -173,3 +173,25 @@ def train(worker: RemoteWorker, steps: int) -> bytes:
         worker.step()
     worker.barrier()
     return bytes(table.pull(KEYS, create=False).tobytes() + dense.pull().tobytes())
+
+
+def test_a_learning_rate_is_told_to_copies_once_and_outlives_its_servers() -> None:
+    cluster = Replicated(2, servers=3)
+
+    def records() -> int:
+        return sum(peer.log.last for server in cluster.living() for peer in server.out.peers)
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        cluster.wait_until_copied()
+        before, peers = records(), sum(len(server.out.peers) for server in cluster.living())
+        worker.set_lr(table, 0.5)
+        cluster.wait_for_events(200)
+        assert records() == before + peers
+        for rank in range(3):
+            cluster.replace_server(rank)
+        worker.wait(table.push(KEYS, np.ones((KEYS.size, 1))))
+        np.testing.assert_array_equal(table.pull(KEYS), -0.5)
+
+    cluster.start_worker(0, program)
+    cluster.run()

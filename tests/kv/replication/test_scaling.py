@@ -55,3 +55,49 @@ def test_pushes_and_pulls_go_on_while_slots_move(
     cluster.start_worker(0, program)
     cluster.meddle(meddler)
     cluster.run()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["comes again", "is replaced"])
+def test_all_of_a_table_may_be_asked_for_while_a_server_comes(seed: int, is_replaced: bool) -> None:
+    """One that has just come knows no tables yet."""
+    cluster = Replicated(seed, servers=3, replicas=int(is_replaced))
+    has_come = False
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        dense = worker.dense_table("d", (40_000,), optimizer=SGD(lr=1), initializer=None)
+        worker.push_many([(table, KEYS, np.ones((KEYS.size, 1))), (dense, np.ones(40_000))])
+        rest = 3
+        while rest:
+            assert {stats["name"] for stats in table.stats()} == {"t"}
+            worker.set_lr(dense, 0.5)
+            assert set(worker.staleness(table)) <= {"0"}
+            assert sum(keys.size for keys, _ in table.items()) <= 2 * KEYS.size
+            table.pull_changed()
+            table.get_meta(KEYS)
+            assert 0 <= len(table) <= 2 * KEYS.size  # slots that move are counted twice or never
+            rest -= has_come
+        worker.set_lr(table, 0.5)
+        worker.wait(table.push(KEYS, np.ones((KEYS.size, 1))))
+        np.testing.assert_array_equal(table.pull(KEYS), -1.5)
+        assert len(table) == sum(stats["rows"] for stats in table.stats()) == KEYS.size
+
+    def meddler() -> None:
+        nonlocal has_come
+        cluster.wait(lambda: cluster.app is not None and len(cluster.network.log) > 60)
+        if is_replaced:
+            cluster.wait_until_copied()
+            cluster.replace_server(seed % 3)
+        else:
+            assert cluster.app is not None
+            cluster.app.scale(2)
+            cluster.wait_until_settled(2)
+            cluster.app.scale(3)
+            cluster.start_server(2)
+            cluster.wait_until_settled(3)
+        has_come = True
+
+    cluster.start_worker(0, program)
+    cluster.meddle(meddler)
+    cluster.run()
