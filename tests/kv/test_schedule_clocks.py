@@ -65,10 +65,11 @@ def test_the_clock_counts_updates_or_rounds(mode: Consistency, then: Schedule) -
 
 
 @pytest.mark.parametrize("mode", [Async(), SSP(1), Sync()], ids=lambda m: m.name)
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_server_that_dies_takes_no_clock_with_it(mode: Consistency, victim: int) -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_a_server_that_dies_takes_no_clock_with_it(mode: Consistency, seed: int) -> None:
     """Its place is taken by its copies, and then by one that is started anew, whose clock is 0."""
-    cluster, steps, found = Replicated(3, mode=mode), [0], list[np.ndarray]()
+    victim = seed % 2
+    cluster, steps, found = Replicated(seed, mode=mode), [0], list[np.ndarray]()
     was_replaced = []
 
     def program(worker: RemoteWorker) -> None:
@@ -95,7 +96,14 @@ def test_a_server_that_dies_takes_no_clock_with_it(mode: Consistency, victim: in
     cluster.run()
 
     assert was_replaced == [2]
-    np.testing.assert_allclose(found[0], -total(SCHEDULE, 16), rtol=1e-5)
+    clocks = [server.engine.tables[0].mode.clock for server in cluster.servers.values()]
+    exact, latest = total(SCHEDULE, 16), SCHEDULE.factor(5) - SCHEDULE.factor(15)
+    if mode.holds:
+        assert clocks == [16, 16]
+        np.testing.assert_allclose(found[0], -exact, rtol=1e-5)
+    else:  # while rows move a server may miss one push in its count
+        assert set(clocks) <= {15, 16}
+        assert ((-found[0] > exact - 1e-5) & (-found[0] < exact + latest + 1e-5)).all()
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync", "semi_sync"])
