@@ -188,6 +188,7 @@ class Asking:
     __slots__ = (
         "_customer",
         "_entries",
+        "_left",
         "_lines",
         "_named",
         "_newest",
@@ -213,6 +214,7 @@ class Asking:
     ) -> None:
         self._question, self._entries, self._pull = question, entries, pull
         self._customer, self._newest = customer, newest
+        self._left: frozenset[Piece] = frozenset()  # those that were cut anew
         self._recuts: dict[int, Recut] = {}  # by number, from 2; a piece as first cut is number 1
         self._pieces, self._lines = pieces, lines
         self._named: set[Piece] | None = None  # those whose lists were only named; None: none yet
@@ -295,18 +297,21 @@ class Asking:
         is_through = self._lines.has_all and meta.piece <= 1
         if slots.version <= meta.map_version and not is_through:
             return False
+        rests: frozenset[int] = frozenset()
         if meta.piece > 1:
             former = self._recuts[meta.piece]
-            root, parts = former.root, former.parts
+            root, parts, rests = former.root, former.parts, former.rests
         else:
-            piece = self._piece_at(meta.timestamp, meta.recipient)
-            root, parts = self._root(piece)
+            refused = self._piece_at(meta.timestamp, meta.recipient)
+            self._left |= {refused}
+            root, parts = self._root(refused)
             if self._settling is not None:
-                self._settling.recut(piece, root)
+                self._settling.recut(refused, root)
         made = cut_anew(root, parts, slots)
         for recut in made:
             number = len(self._recuts) + 2
             self._recuts[number] = recut
+            recut.rests = rests | {i for i, rows in recut.parts if self._is_rest(recut, i, rows)}
             self._customer.send(self._message_anew(recut, number, meta, slots))
         if meta.piece > 1:
             root.settle()
@@ -345,12 +350,10 @@ class Asking:
         body = dict(question.body or {})
         if any(rows.is_dense for _, rows in recut.parts):
             body["blocks"] = True
-        is_again = refused.piece > 1
-        parts = sorted(recut.parts, key=lambda part: not (is_again or self._is_rest(recut, *part)))
+        parts = sorted(recut.parts, key=lambda part: part[0] not in recut.rests)
         recut.parts = parts  # answers come in this order
-        if question.command in PUSHES:
-            rests = sum(is_again or self._is_rest(recut, *part) for part in parts)
-            body |= {"rest": rests} if rests else {}
+        if question.command in PUSHES and recut.rests:
+            body["rest"] = len(recut.rests)
         meta = Meta(
             recipient=node_id(Role.SERVER, recut.server),
             flags=question.flags,
@@ -369,12 +372,16 @@ class Asking:
         return Message(meta, [array for _, rows in parts for array in rows.arrays])
 
     def _is_rest(self, recut: Recut, index: int, rows: Rows) -> bool:
-        """Whether a table's step is counted at that server with another piece."""
+        """Whether a table's step is counted at that server with another piece.
+
+        Not with one that was cut anew: a server that refuses it has not counted it.
+        """
         if self._lines.has_all:  # the pieces first cut are all a dispatcher's
             return recut.root.is_rest and index == 0
         return (recut.root.is_rest and index == 0) or any(
             piece.server == recut.server and any(part.place == rows.place for part in piece.ranges)
             for piece in self._pieces
+            if piece not in self._left
         )
 
     def _piece(self, answer: Meta) -> Piece:

@@ -107,11 +107,13 @@ class Recut:
         root: the piece that they are of.
         server: rank of who is asked.
         parts: rows by table, with the table's place in the root.
+        rests: places of the tables that count no step with it.
     """
 
     root: Root
     server: int
     parts: list[tuple[int, Rows]]
+    rests: frozenset[int] = frozenset()
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
