@@ -83,7 +83,7 @@ class Clipping(Named):
         found = [self._of_one(write) for write in writes]
         scale = self._scale(sum(square for _, _, square in found))
         return [
-            (*where, grads if scale == 1 else grads * scale)  # type: ignore[misc]  # as it came
+            (*where, grads if scale == 1 else grads * scale)  # as it came
             for where, grads, _ in found
         ]
 

@@ -42,7 +42,7 @@ def prepare(data, dim, rows, grads, value, norm, scale, decay, out):
             if value == np.inf:
                 for j in range(width):
                     out[i, j] = grads[i, j] * factor + decay * data[row, j]
-                clipped += np.int64(is_long)
+                clipped += int(is_long)
                 continue
             changed = np.uint32(is_long)
             for j in range(width):
@@ -50,7 +50,7 @@ def prepare(data, dim, rows, grads, value, norm, scale, decay, out):
                 g = min(max(raw, -value), value)
                 changed |= bits_of(raw) ^ bits_of(g)  # cheaper than to compare
                 out[i, j] = g * factor + decay * data[row, j]
-            clipped += np.int64(changed != 0)
+            clipped += int(changed != 0)
     return clipped
 
 
@@ -102,7 +102,7 @@ def clip_rows(grads, value, norm, out):
             changed |= bits_of(raw) ^ bits_of(g)
             out[i, j] = g * factor
         total += square
-        clipped += np.int64(changed != 0)
+        clipped += int(changed != 0)
     return clipped, total
 
 

@@ -120,13 +120,13 @@ def backward(
     step: Step, labels: Floats, weights: dict[str, Floats]
 ) -> tuple[Floats, dict[str, Floats]]:
     """Gradients of the mean cross-entropy: of the inputs, (rows, width), and of each table."""
-    errors = (step.scores - labels) / len(labels)
-    inner = np.outer(errors, weights["w2"]) * (1 - step.activations**2)
-    grads = {
+    errors = np.asarray((step.scores - labels) / len(labels), np.float32)
+    inner: Floats = (errors[:, None] * weights["w2"]) * (1 - step.activations**2)
+    grads: dict[str, Floats] = {
         "w1": step.inputs.T @ inner,
         "b1": inner.sum(axis=0),
         "w2": step.activations.T @ errors,
-        "b2": errors.sum(keepdims=True),
+        "b2": errors.sum(keepdims=True, dtype=np.float32),
     }
     return inner @ weights["w1"].T, grads
 
