@@ -14,7 +14,7 @@ project's folder.
 Examples:
   ./run_tests.sh
   ./run_tests.sh tests/pslite -x
-  ./run_tests.sh -m "slow and not soak"
+  ./run_tests.sh -m slow
   ./run_tests.sh tests/kv --hypothesis-profile=thorough
 
 PYTHON=/path/to/python3.11 names the interpreter, PSLITE_DATA the folder of the public data sets.

@@ -26,28 +26,6 @@ settings.load_profile("steady")  # unless the command line names another
 
 _LIMIT = 60.0  # seconds for a server to answer
 _CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
-_SOAK = (  # files whose slow tests together take longer than every change can wait
-    "apps/test_dying_servers.py",
-    "apps/test_dying_workers.py",
-    "chaos/test_matrix.py",
-    "chaos/test_processes.py",
-    "kv/replication/test_load.py",
-    "kv/replication/test_scheduler_returns.py",
-    "postoffice/test_survival.py",
-    "pslite/test_leases_through_deaths.py",
-    "pslite/test_real_deaths.py",
-    "pslite/test_real_failover.py",
-    "pslite/test_real_recovery.py",
-    "pslite/test_stopping.py",
-    "security/test_fuzz.py",
-    "security/test_switch.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("slow") and item.path.as_posix().endswith(_SOAK):
-            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -112,7 +112,7 @@ def test_workers_in_sync_mode_equal_one_process_that_adds_their_parts(
 def run(folder: Path, mode: str, *more: str) -> Any:
     out = folder / mode
     args = ["train", "--conf", str(folder / "model.ini"), "--data", str(folder), "--mode", mode]
-    args += ["--servers", "1", "--workers", "2", "--sync", "--out", str(out)]
+    args += ["--servers", "1", "--workers", "1", "--sync", "--out", str(out)]
     settings = [part for text in [*CONF, *more] for part in ("--set", text)]
     return CliRunner().invoke(main, [*args, *settings])
 

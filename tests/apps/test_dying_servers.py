@@ -71,12 +71,11 @@ def train(folder: Path, final: Path, *settings: str, kill_at: int = 0) -> tuple[
     return metrics["test_auc"], text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (COPIES, "server 1 was restarted 1 time"),
-        (CHECKPOINTS, "the job began again 1 time"),
+        pytest.param(COPIES, "server 1 was restarted 1 time", marks=pytest.mark.soak),
+        pytest.param(CHECKPOINTS, "the job began again 1 time", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_server_costs_no_record_and_no_quality(

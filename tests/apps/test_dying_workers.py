@@ -53,17 +53,16 @@ def steps_of(job: subprocess.Popen[str], said: list[str]) -> Iterator[str]:
             yield line
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "rank", "kind"),
     [
-        ("restart", 1, ""),
-        ("restart", 0, ""),
-        ("continue", 1, ""),
-        ("restart", 1, "step"),
-        ("restart", 0, "step"),
-        ("restart", 0, "fuzzy"),
-        ("continue", 1, "step"),
+        pytest.param("restart", 1, "", marks=pytest.mark.soak),
+        pytest.param("restart", 0, "", marks=pytest.mark.soak),
+        pytest.param("continue", 1, "", marks=pytest.mark.soak),
+        pytest.param("restart", 1, "step", marks=pytest.mark.soak),
+        pytest.param("restart", 0, "step", marks=pytest.mark.slow),
+        pytest.param("restart", 0, "fuzzy", marks=pytest.mark.soak),
+        pytest.param("continue", 1, "step", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_worker_costs_no_record_and_no_test_row(

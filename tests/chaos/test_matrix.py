@@ -20,6 +20,7 @@ from postoffice.errors import ClusterStartError, ClusterStoppedError, FencedNode
 from postoffice.failure import FailurePolicy
 from postoffice.node import SCHEDULER_ID, Role, node_id
 from tests.chaos.cluster import KEYS, MOMENTS, PUSHES, SAVING, Cluster, Setting, spell
+from tests.seeds import seeds
 from van.faults import Faults
 
 Act = Callable[[Cluster], None]
@@ -108,7 +109,7 @@ def harmed(fault: Fault, moment: str, seed: int, mode: str = "async") -> Cluster
     return cluster
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+SEEDS = seeds(12, fast=1, slow=4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -21,6 +21,7 @@ def test_a_server_of_ones_own() -> None:
     assert result.stdout.count("[10. 11. 12.]") == 2
 
 
+@pytest.mark.slow
 def test_data_shared_by_workers(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pslite", "local", str(ROOT / "conf/local.ini")]
     command += ["--workers", "2", "--", "python", str(ROOT / "examples/shared_data.py")]

@@ -176,6 +176,7 @@ def test_workers_and_servers_ride_through_a_killed_scheduler(
     assert not (tmp_path / "journal").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_restarted_into_its_rank_while_the_others_wait(
     nodes: Callable[..., Nodes],
 ) -> None:

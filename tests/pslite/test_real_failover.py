@@ -101,7 +101,10 @@ def wait_until_copied(observer: Observer, servers: int, worker: RemoteWorker) ->
     raise AssertionError(observer.scheduler("placement"))
 
 
-@pytest.mark.parametrize("victims", [(1,), pytest.param((0, 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "victims",
+    [pytest.param((1,), marks=pytest.mark.slow), pytest.param((0, 1), marks=pytest.mark.soak)],
+)
 def test_no_push_is_lost_or_counted_twice_when_servers_are_killed(
     nodes: Nodes, victims: tuple[int, ...]
 ) -> None:

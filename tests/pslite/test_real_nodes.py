@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.jobs import LIMIT, free_port, node_of, run_here, start_here
+from tests.seeds import slowly
 
 RunJob = Callable[..., subprocess.CompletedProcess[str]]
 Environment = Callable[..., dict[str, str]]
@@ -33,7 +34,7 @@ COUNT = """
 
 @pytest.mark.parametrize(
     ("servers", "workers"),
-    [(2, 2), *(pytest.param(*some, marks=pytest.mark.slow) for some in ((1, 1), (4, 4), (3, 1)))],
+    [(1, 2), *slowly([(3, 1), (2, 2), (4, 4)])],
 )
 def test_pushes_of_all_workers_add_up_on_any_number_of_servers(
     run_job: RunJob, servers: int, workers: int
@@ -245,7 +246,7 @@ def test_one_program_plays_every_role_as_with_ps_lite(
 
 @pytest.mark.parametrize(
     "victim",
-    ["scheduler", *(pytest.param(role, marks=pytest.mark.slow) for role in ("server", "worker"))],
+    ["scheduler", *slowly(["server", "worker"])],
 )
 def test_a_killed_node_ends_the_job_and_leaves_no_process(victim: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(
@@ -286,6 +287,7 @@ def test_outside_any_cluster_connect_says_what_to_do(tmp_path: Path) -> None:
     assert "pslite.connect(local=True)" in result.stderr
 
 
+@pytest.mark.slow
 def test_bounded_workers_as_processes_wait_for_the_slowest_and_count_how_stale_they_are(
     run_job: RunJob,
 ) -> None:

@@ -88,7 +88,7 @@ def test_servers_come_and_go_while_a_worker_pushes(run_job: RunJob) -> None:
     assert "(1 servers, 1 workers)" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("options", [(), ("--set", "cluster.replicas=1")])
 def test_a_seat_that_was_left_is_taken_again(run_job: RunJob, options: tuple[str, ...]) -> None:
     result = run_job(scaled(4, 2, 3), 2, 1, *options)
@@ -97,15 +97,17 @@ def test_a_seat_that_was_left_is_taken_again(run_job: RunJob, options: tuple[str
     assert "(3 servers, 1 workers)" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_new_servers_of_a_job_with_keys_get_keys(run_job: RunJob) -> None:
     result = run_job(scaled(3, 2), 2, 1, "--set", "security.curve=on")
 
     assert result.returncode == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victims", [(1,), (1, 0, 1)])
+@pytest.mark.parametrize(
+    "victims",
+    [pytest.param((1,), marks=pytest.mark.slow), pytest.param((1, 0, 1), marks=pytest.mark.soak)],
+)
 def test_a_killed_server_with_copies_is_replaced_and_the_job_ends_well(
     run_job: RunJob, victims: tuple[int, ...]
 ) -> None:
@@ -177,7 +179,7 @@ def test_without_copies_the_job_begins_again_from_its_last_checkpoint(run_job: R
     assert "the job began again 1 time" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_where_a_lost_server_stops_the_job_the_last_checkpoint_is_named(
     run_job: RunJob, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
 """How jobs of real nodes stop: all processes gone, exit codes true, nothing left, one error shown.
 
 Each cause (a signal to the launcher, a worker's crash, a server's) at each moment of a job's life.
-A few of them in every run, one of each cause and of each moment; the others are slow.
+A few of them in every run, one of each cause and of each moment; as many others are slow, the
+rest is for a soak.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 from tests.jobs import start_here
+from tests.seeds import mark_of
 
 Environment = Callable[..., dict[str, str]]
 
@@ -77,6 +79,7 @@ CASES = [
     for cause in ("SIGINT", "SIGTERM", "worker", "server")
 ]
 QUICK = {("start", "worker"), ("steady", "SIGINT"), ("barrier", "server"), ("shutdown", "SIGTERM")}
+SLOW = {("start", "SIGINT"), ("steady", "server"), ("barrier", "SIGTERM"), ("shutdown", "worker")}
 
 
 def shared_files() -> set[str]:
@@ -86,7 +89,7 @@ def shared_files() -> set[str]:
 @pytest.mark.parametrize(
     ("moment", "cause"),
     [
-        pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow], id="-".join(case))
+        pytest.param(*case, marks=[] if case in QUICK else mark_of(case in SLOW), id="-".join(case))
         for case in CASES
     ],
 )

@@ -132,8 +132,8 @@ def check_noticed(cluster: Threads, at_least: int) -> None:
     assert seen >= at_least
 
 
-SLOW = [pytest.mark.slow, pytest.mark.timeout(3000)]
-PARTS = [pytest.param(250_000, seed, marks=SLOW) for seed in (1000, 2000, 3000, 4000)]  # a million
+LONG = [pytest.mark.soak, pytest.mark.timeout(3000)]
+PARTS = [pytest.param(250_000, seed, marks=LONG) for seed in (1000, 2000, 3000, 4000)]  # a million
 
 
 @pytest.mark.parametrize(("count", "seed"), [(20_000, 100), *PARTS])
@@ -149,7 +149,7 @@ def test_nodes_serve_under_malformed_messages(
     check_noticed(cluster, int(0.7 * count))
 
 
-@pytest.mark.parametrize("count", [4_000, pytest.param(200_000, marks=SLOW)])
+@pytest.mark.parametrize("count", [4_000, pytest.param(200_000, marks=LONG)])
 def test_nodes_serve_under_malformed_messages_of_a_member_with_a_key(
     start_cluster: Callable[..., Threads], keys: Path, count: int
 ) -> None:

@@ -14,7 +14,7 @@ from pslite import local_cluster
 ROWS, DIM = 50_000, 64  # 12.8 MB of gradients a push
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_nobody_is_declared_dead_while_servers_copy_as_much_as_they_can() -> None:
     keys, grads = np.arange(ROWS, dtype=np.uint64), np.ones((ROWS, DIM), np.float32)
     silences: list[float] = []

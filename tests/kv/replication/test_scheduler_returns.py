@@ -92,7 +92,7 @@ class Trouble:
 
 
 @pytest.mark.parametrize("kind", ["fills", "scaling", "failover", "death meanwhile"])
-@pytest.mark.parametrize("seed", seeds(50, fast=2))
+@pytest.mark.parametrize("seed", seeds(50, fast=2, slow=20))
 def test_a_scheduler_that_returns_loses_no_slot_and_no_push(seed: int, kind: str) -> None:
     plan = FaultPlan(seed, everywhere=Faults(drop=0.03, duplicate=0.03, reorder=0.1))
     cluster = Replicated(seed, servers=2, plan=plan)

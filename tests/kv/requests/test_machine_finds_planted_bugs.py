@@ -13,6 +13,7 @@ from kv.requests import Answer, Incoming, Kind, Merging, Outgoing, View, Windows
 from tests.kv.requests.machine import Requests
 from tests.kv.requests.model import Parts
 from tests.kv.requests.test_machine import PROFILE
+from tests.seeds import slowly
 
 # Found is found: no shrinking, and the first one will do.
 HUNT = settings(
@@ -246,12 +247,29 @@ BUGS = [
 ]
 
 
+# One of each part, and of each way to fail: twice, not at all, told too early, kept for ever.
+EACH_TIME = (
+    ForgetsOnMoves,
+    NeverForgets,
+    NeverFences,
+    KeepsHeldOfTheDead,
+    ForgivesWrongLives,
+    TakesRefusedForSettled,
+    MergesRepeats,
+    AnswersOnFlush,
+)
+
+
 def with_bug(bug: type) -> type[Requests]:
     (part,) = (name for name, part in vars(Parts()).items() if issubclass(bug, part))
     return type(bug.__name__, (Requests,), {"parts": Parts(**{part: bug})})
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize(
+    "bug",
+    [*EACH_TIME, *slowly(bug for bug in BUGS if bug not in EACH_TIME)],
+    ids=lambda bug: bug.__name__,
+)
 def test_the_machine_finds_what(bug):
     with pytest.raises(AssertionError):
         run_state_machine_as_test(with_bug(bug), settings=HUNT)
