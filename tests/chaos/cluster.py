@@ -40,6 +40,7 @@ from van.message import Message
 
 MOMENTS = ("start", "steady", "barrier", "shutdown")
 SAVING = "checkpoint"  # a moment of jobs that have a folder
+SAVING_TAKES = 50  # events on the network, about
 KEYS = np.arange(40, dtype=np.uint64)
 PUSHES = 8
 
@@ -115,6 +116,7 @@ class Cluster:
         self.sums: dict[int, NDArray[np.float32]] = {}
         self.sent, self.acked = [0, 0], [0, 0]
         self.saved: list[list[str]] = [[], []]
+        self._chance = random.Random(f"when {seed}")
         self.ends: dict[str, BaseException | None] = {}
         self.app: PlacementApp | None = None
         self._records: list[bytes] = []
@@ -254,6 +256,11 @@ class Cluster:
             self._wait_until_copied()
         self.saved[worker.rank].append(checkpoints.save(dict))
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether a worker knows what became of the first save."""
+        return any(self.saved)
+
     def _come(self, moment: str, *, is_waited_for: bool = True) -> None:
         """This moment of the job is here."""
         order = [*MOMENTS[:2], SAVING, *MOMENTS[2:]]
@@ -295,6 +302,9 @@ class Cluster:
                 network.wait(lambda: len(network.log) >= 3, None)
             else:
                 network.wait(lambda: self.moment == moment, None)
+            if moment == SAVING:  # at any of what happens then
+                events = len(network.log) + self._chance.randrange(SAVING_TAKES)
+                network.wait(lambda: len(network.log) >= events or self.is_saved, None)
             act(self)
             self.is_harmed = True
             if undo is not None:

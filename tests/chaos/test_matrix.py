@@ -125,16 +125,22 @@ def test_ones_add_up_and_everybody_ends_well(name: str, moment: str, seed: int) 
         np.testing.assert_array_equal(rows, -2 * PUSHES)
 
 
-FATAL_TO_SAVES = {"server killed, copied"}  # the others only delay one
+SAVES = {
+    **HARMLESS,
+    "keeper of news killed": Fault(
+        kill("server 0"), 5.0, lambda cluster: cluster.start_server(0), COPIED
+    ),
+}
+FATAL_TO_SAVES = {"server killed, copied", "keeper of news killed"}  # others only delay one
 
 
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("name", SAVES)
 def test_a_checkpoint_amid_a_fault_is_good_or_none_and_the_next_is_good(
     name: str, seed: int, mode: str, tmp_path: Path
 ) -> None:
-    fault = HARMLESS[name]
+    fault = SAVES[name]
     cluster = Cluster(seed, fault.setting, mode, tmp_path)
     cluster.harm(SAVING, fault.act, fault.after, fault.undo)
     cluster.run()
