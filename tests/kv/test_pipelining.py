@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from kv.remote_worker import RemoteWorker
 from kv.retrying import Retry
 from postoffice.errors import ClusterStoppedError
 from pslite import local_cluster
+from tests.kv.replication.replicated import Replicated
 from tests.kv.test_modes_on_loopback import MODES, Job, adds_up
 from van.faults import Faults
 
@@ -202,6 +204,35 @@ def test_no_more_steps_are_unanswered_than_the_pipeline_is_deep(depth: int) -> N
 def test_a_wrong_depth_is_refused(depth: Any) -> None:
     with pytest.raises(SettingError, match="depth must be 0 to 256"):
         LocalCluster().worker(0).pipeline(depth)
+
+
+@pytest.mark.parametrize("mode", [Async(), SSP(1), Sync()], ids=repr)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_server_that_dies_loses_nothing_that_was_under_way(seed: int, mode: Consistency) -> None:
+    cluster, found = Replicated(seed, workers=2, mode=mode), list[float]()
+    chance = random.Random(seed)
+
+    def program(worker: RemoteWorker) -> None:
+        count_up(worker, 3, 14)
+        worker.finish()
+        worker.barrier()
+        found.append(float(worker.sparse_table("t", 1, **SPEC).pull([0])[0, 0]))
+        worker.barrier()
+
+    def meddler() -> None:
+        cluster.wait_until_copied()
+        cluster.wait_for_events(chance.randrange(1, 150))
+        if not cluster.network.is_over("worker 0"):
+            victim = chance.randrange(2)
+            cluster.network.kill(f"server {victim}")
+            cluster.start_server(victim)
+
+    for rank in range(2):
+        cluster.start_worker(rank, program)
+    cluster.meddle(meddler)
+    cluster.run()
+
+    assert found == [28, 28]
 
 
 # -- errors -------------------------------------------------------------------------------------
