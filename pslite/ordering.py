@@ -1,4 +1,7 @@
-"""What fixes the order of work in a node's process, as its job's settings want it."""
+"""What fixes the order of work in a node's process, as its job's settings want it.
+
+Numba is loaded where a server's order is made; the scheduler and the launcher do without.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,19 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from kv.executor import threads_of
 from kv.leases.dealing import ByRank, Dealing
 from kv.replay.leases import RecordedLeases, ReplayedLeases, leases_file
-from kv.replay.order import Order, Recording, Replaying
 from kv.replay.recordfile import Head, RecordWriter, read_record, server_file
 from pslite.config import JobConfig, RunConfig
 from pslite.environ import NodeSettings
 from pslite.repeating import check_head
 from van.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kv.replay.order import Order
 
 
 def head_of(job: JobConfig, rank: int) -> Head:
@@ -52,6 +58,8 @@ def order_of(settings: NodeSettings) -> Order | None:
 
 def make_order(run: RunConfig, head: Head) -> Order | None:
     """The order of a server with that head; errors as of `order_of`."""
+    from kv.replay.order import Recording, Replaying
+
     if run.record:
         return Recording(RecordWriter(server_file(Path(run.record), head.server), head))
     if run.replay:

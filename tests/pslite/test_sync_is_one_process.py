@@ -5,7 +5,9 @@ The one process is a local store and a sum in NumPy: no worker, server or round 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import subprocess
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -32,9 +34,9 @@ class Shape(NamedTuple):
 
 SPARSE, DENSE = "sparse", "dense"
 SHAPES = [
-    Shape(2, 2, 1, "float32", (SPARSE, DENSE)),
+    Shape(2, 2, 3, "float32", (SPARSE, DENSE)),
     Shape(3, 1, 1, "float16", (SPARSE, DENSE)),
-    Shape(4, 2, 3, "float32", (SPARSE,)),  # several threads share sparse tables alone
+    Shape(4, 1, 1, "float32", (SPARSE,)),
 ]
 Tables = list[Any]
 
@@ -129,3 +131,31 @@ def test_workers_in_sync_equal_one_process_that_adds_in_rank_order(
     for values in seen:
         for place in range(OPTIMIZERS.index(name), len(values), len(OPTIMIZERS)):
             assert values[place].tobytes() == expected[place].tobytes()
+
+
+PROGRAM = """
+    import pslite
+    from tests.pslite.test_sync_is_one_process import SHAPES, digest_of, train
+
+    with pslite.connect() as worker:
+        print("digest", digest_of(train(worker, SHAPES[0])))
+"""
+
+
+def digest_of(values: Sequence[np.ndarray]) -> str:
+    return hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
+
+
+@pytest.mark.slow
+def test_two_processes_in_sync_equal_one_that_adds_in_rank_order(
+    run_job: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    shape = SHAPES[0]
+    options = ["param_sync.mode=sync", "run.deterministic=yes", "run.seed=7"]
+    settings = (word for option in options for word in ("--set", option))
+
+    result = run_job(PROGRAM, shape.servers, shape.workers, *settings)
+
+    assert result.returncode == 0
+    seen = [line.split()[-1] for line in result.stdout.splitlines() if "digest" in line]
+    assert seen == [digest_of(one_process(shape))] * 2
