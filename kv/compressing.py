@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent
 from kv.compression.encoder import Coded, Encoder
 from kv.compression.kept import Kept, KeptBlocks, KeptRows
+from kv.compression.rehearsal import play
 from kv.compression.settings import Rules
 from kv.cutting import Cut, Piece, Range
 from kv.delivery.recutting import Recut, Root
@@ -67,6 +68,7 @@ class Encoders:
         with self._lock:
             place = identity, link
             if place not in self._encoders:
+                play(chain)
                 kept = self._residuals(spec, identity) if chain.keeps_errors else None
                 self._encoders[place] = Encoder(
                     chain, spec.dim, kept, spec.kind == "dense", spec.compression.memory
@@ -148,8 +150,10 @@ class CodedWrite:
         return [*names, coded.array]
 
     def plain(self, server: int, part: Range) -> list[NDArray[Any]]:
-        """The same outright: keys or numbers of blocks, and the values that a server gets."""
+        """The same as if there were no compression, with the values that a server gets."""
         which, values = self._coded[server, part.start].plain()
+        if not self.has_keys:
+            return [values]
         names = self._parts(server, part)[0]
         return [names if which is None else names[which], values]
 

@@ -12,7 +12,8 @@ from kv.compression.bases import Base
 from kv.compression.coding import decode
 from kv.compression.encoder import Counts, Encoder
 from kv.compression.packets import DELTA
-from kv.compression.settings import DISPATCHER_SERVER, PULL, WORKER_SERVER
+from kv.compression.rehearsal import play
+from kv.compression.settings import DISPATCHER_SERVER, LINKS, PULL, WORKER_SERVER
 from kv.engine_table import Table
 from kv.errors import PacketError
 from kv.kernels.jit import frozen
@@ -40,6 +41,9 @@ class Unpacker:
 
     def define(self, spec: TableSpec, identity: int) -> None:
         """A table is defined here."""
+        links = () if spec.compression is None else map(spec.compression.link, LINKS)
+        for chain in filter(None, links):
+            play(chain)
         chain = None if spec.compression is None else spec.compression.pull
         if chain is not None and identity not in self._encoders:
             self._encoders[identity] = Encoder(chain, spec.dim, by_row=spec.kind == "dense")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
@@ -69,9 +70,11 @@ class Replicated:
         replicas: int = 1,
         mode: str | Consistency = "async",
         plan: FaultPlan | None = None,
+        compression: Rules = NO_RULES,
     ) -> None:
         self.network = LoopbackNetwork(seed, plan=plan)
         self.mode, self.replicas, self.workers = mode, replicas, workers
+        self.compression = compression
         self.shape = ClusterShape(
             servers=servers,
             workers=workers,
@@ -137,7 +140,13 @@ class Replicated:
                 bind=f"w{rank}",
                 rank=rank,
             )
-            worker = RemoteWorker(office, self.mode, seed=4, may_move=self.replicas > 0)
+            worker = RemoteWorker(
+                office,
+                self.mode,
+                seed=4,
+                may_move=self.replicas > 0,
+                compression=self.compression,
+            )
             office.resend_with(Resend(timeout=0.5))
             office.start()
             program(worker)
