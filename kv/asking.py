@@ -302,8 +302,8 @@ class Asking:
         for index, part in enumerate(piece.ranges):
             entry = self._entries[part.place]
             share = entry.share(piece.server)
-            coded = isinstance(entry, CodedWrite)
-            arrays = (entry.plain if coded else entry.arrays)(piece.server, part)
+            arrays_of = entry.plain if isinstance(entry, CodedWrite) else entry.arrays
+            arrays = arrays_of(piece.server, part)
             if share is None:
                 names, *values = arrays
                 rows.append((index, rows_of(part.place, names, names, False, *values)))

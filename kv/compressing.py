@@ -9,6 +9,7 @@ for other owners carries what was encoded, outright.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -136,12 +137,14 @@ class CodedWrite:
         """As `kv.pushing` packs, in memory that nobody else needs to see."""
         self._write.pack(server, part, lambda _, shape, dtype: self._buffers.empty(shape, dtype))
 
-    def compress(self, server: int, part: Range, absent: Absent) -> None:
-        """Encode what was packed. Once, after everything that may refuse the push."""
+    def compress(self, server: int, part: Range, absent: Absent) -> int:
+        """Encode what was packed, once, after everything that may refuse the push; bytes saved."""
         if not self.has_keys:
             absent = WHOLE  # blocks have no names that could be left out
         names, values = self._parts(server, part)
-        self._coded[server, part.start] = self._encoder.encode(names, values, absent, server)
+        coded = self._encoder.encode(names, values, absent, server)
+        self._coded[server, part.start] = coded
+        return values.nbytes - coded.array.nbytes
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """What is sent about a range of a server's rows."""
@@ -189,12 +192,17 @@ class CodedWrite:
 
 
 def compress(
-    writes: Sequence[Writing | CodedWrite], pieces: Sequence[Piece], command: int, is_named: bool
+    writes: Sequence[Writing | CodedWrite],
+    pieces: Sequence[Piece],
+    command: int,
+    is_named: bool,
+    counts: Counter[str],
 ) -> Settling | None:
     """Encode all messages of a push that are to be compressed; None: none is.
 
     Args:
         is_named: whether its key lists are remembered, so that all keys are told.
+        counts: of `value_bytes_saved`.
     """
     if not any(isinstance(write, CodedWrite) for write in writes):
         return None
@@ -203,7 +211,7 @@ def compress(
         for part in piece.ranges:
             write = writes[part.place]
             if isinstance(write, CodedWrite):
-                write.compress(piece.server, part, absent)
+                counts["value_bytes_saved"] += write.compress(piece.server, part, absent)
     return Settling(writes, pieces)
 
 

@@ -113,6 +113,7 @@ def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> st
         if delays := staleness(parts):
             listing = ", ".join(f"{label}: {counted(pushes)}" for label, pushes in delays.items())
             text.append(f"staleness of pushes to {table} (updates: pushes): {listing}")
+        text += [f"compression of {table}, {line}" for line in compressed(parts)]
         if top := most_used(parts):
             listing = ", ".join(f"{key} ({counted(shows)})" for key, shows in top)
             text.append(f"most used keys of {table} (pushes): {listing}")
@@ -166,6 +167,28 @@ def staleness(parts: list[Report]) -> dict[str, int]:
     from kv.consistency.staleness import together
 
     return together(part.get("staleness", {}) for part in parts)
+
+
+def compressed(parts: list[Report]) -> list[str]:
+    """What came and went compressed of a table, of all servers, by link."""
+    totals: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for link, counts in part.get("compression", {}).items():
+            total = totals.setdefault(link, dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                total[name] += count
+    return [_compressed(link, total) for link, total in sorted(totals.items())]
+
+
+def _compressed(link: str, total: dict[str, float]) -> str:
+    plain, nbytes = total["plain_nbytes"], total["nbytes"]
+    saved = 100 * (1 - nbytes / plain) if plain else 0.0
+    text = f"{link}: {sized(plain)} as {sized(nbytes)} (-{saved:.1f} %)"
+    text += f" in {counted(total['messages'])} messages, {total['seconds']:.1f} s of servers"
+    if total["rows_sent"] < total["rows"]:
+        share_left = 100 * (1 - total["rows_sent"] / total["rows"])
+        text += f", {share_left:.1f} % of rows left out"
+    return text
 
 
 def share(hits: float, misses: float) -> str:

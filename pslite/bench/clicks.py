@@ -120,7 +120,7 @@ def backward(
     step: Step, labels: Floats, weights: dict[str, Floats]
 ) -> tuple[Floats, dict[str, Floats]]:
     """Gradients of the mean cross-entropy: of the inputs, (rows, width), and of each table."""
-    errors = (step.scores - labels) / len(labels)
+    errors = (step.scores - labels) / np.float32(len(labels))
     inner = np.outer(errors, weights["w2"]) * (1 - step.activations**2)
     grads = {
         "w1": step.inputs.T @ inner,
@@ -128,7 +128,8 @@ def backward(
         "w2": step.activations.T @ errors,
         "b2": errors.sum(keepdims=True),
     }
-    return inner @ weights["w1"].T, grads
+    found = {name: np.asarray(grad, np.float32) for name, grad in grads.items()}
+    return np.asarray(inner @ weights["w1"].T, np.float32), found
 
 
 def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:

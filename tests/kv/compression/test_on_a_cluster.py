@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kv.remote_worker
+import pslite
 from kv.compression.settings import Rules
 from kv.consistency.settings import SSP, Async, Consistency, SemiSync, Sync
 from kv.errors import MissingKeyError, NonFiniteError, VersionMismatchError
@@ -283,6 +284,31 @@ def test_a_push_that_is_refused_here_leaves_the_residuals_as_they_were() -> None
 
     assert ledger.total("messages") == 4
     ledger.check(*seen[0])
+
+
+def test_long_pushes_of_several_workers_are_unpacked_in_their_turn() -> None:
+    rows, dim, pushes = 20_000, 16, 4  # more than is answered at once
+    rules = Rules({"*": "selective:relative=0.5+delta+int8", "*@pull": "bf16"})
+    with pslite.local_cluster(2, 2, compression=rules) as cluster:
+
+        def program(worker: RemoteWorker) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+            table = worker.sparse_table("user", dim, optimizer=SGD(lr=1), initializer=Zeros())
+            rng, pushed = np.random.default_rng(worker.rank), np.zeros((rows, dim))
+            for _ in range(pushes):
+                keys = rng.choice(rows, rows - 1000, replace=False)
+                grads = rng.standard_normal((keys.size, dim)).astype(np.float32)
+                pushed[keys] += grads
+                table.push(keys, grads)  # not waited for: they overtake nothing
+            worker.barrier()
+            kept: Any = worker.encoders._kept[table_id("user")]
+            names, values = kept.items()
+            pushed[names.astype(np.int64)] -= values
+            return pushed, table.pull(np.arange(rows)), worker.encoders.stats()["user"]
+
+        (one, seen, counts), (other, _, _) = cluster.run(program)
+
+    np.testing.assert_allclose(-seen, one + other, atol=0.01, rtol=2**-8)
+    assert counts["worker-server"]["restarted"] == counts["worker-server"]["unsettled"] == 0
 
 
 @pytest.mark.parametrize("text", ["fp16", "bf16", "int8"])
