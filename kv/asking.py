@@ -411,7 +411,7 @@ class Asking:
             if entry.has_keys:
                 places.append(len(arrays))
             if is_plain and isinstance(entry, CodedWrite):
-                arrays += entry.plain(piece.server, part)[not entry.has_keys :]
+                arrays += entry.plain(piece.server, part)
             else:
                 arrays += entry.arrays(piece.server, part)
         body = question.body

@@ -9,6 +9,7 @@ for other owners carries what was encoded, outright.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent
 from kv.compression.encoder import Coded, Encoder
 from kv.compression.kept import Kept, KeptBlocks, KeptRows
+from kv.compression.rehearsal import play
 from kv.compression.settings import Rules
 from kv.cutting import Cut, Piece, Range
 from kv.delivery.recutting import Recut, Root
@@ -67,6 +69,7 @@ class Encoders:
         with self._lock:
             place = identity, link
             if place not in self._encoders:
+                play(chain)
                 kept = self._residuals(spec, identity) if chain.keeps_errors else None
                 self._encoders[place] = Encoder(
                     chain, spec.dim, kept, spec.kind == "dense", spec.compression.memory
@@ -134,12 +137,14 @@ class CodedWrite:
         """As `kv.pushing` packs, in memory that nobody else needs to see."""
         self._write.pack(server, part, lambda _, shape, dtype: self._buffers.empty(shape, dtype))
 
-    def compress(self, server: int, part: Range, absent: Absent) -> None:
-        """Encode what was packed. Once, after everything that may refuse the push."""
+    def compress(self, server: int, part: Range, absent: Absent) -> int:
+        """Encode what was packed, once, after everything that may refuse the push; bytes saved."""
         if not self.has_keys:
             absent = WHOLE  # blocks have no names that could be left out
         names, values = self._parts(server, part)
-        self._coded[server, part.start] = self._encoder.encode(names, values, absent, server)
+        coded = self._encoder.encode(names, values, absent, server)
+        self._coded[server, part.start] = coded
+        return values.nbytes - coded.array.nbytes
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """What is sent about a range of a server's rows."""
@@ -148,8 +153,10 @@ class CodedWrite:
         return [*names, coded.array]
 
     def plain(self, server: int, part: Range) -> list[NDArray[Any]]:
-        """The same outright: keys or numbers of blocks, and the values that a server gets."""
+        """The same as if there were no compression, with the values that a server gets."""
         which, values = self._coded[server, part.start].plain()
+        if not self.has_keys:
+            return [values]
         names = self._parts(server, part)[0]
         return [names if which is None else names[which], values]
 
@@ -185,12 +192,17 @@ class CodedWrite:
 
 
 def compress(
-    writes: Sequence[Writing | CodedWrite], pieces: Sequence[Piece], command: int, is_named: bool
+    writes: Sequence[Writing | CodedWrite],
+    pieces: Sequence[Piece],
+    command: int,
+    is_named: bool,
+    counts: Counter[str],
 ) -> Settling | None:
     """Encode all messages of a push that are to be compressed; None: none is.
 
     Args:
         is_named: whether its key lists are remembered, so that all keys are told.
+        counts: of `value_bytes_saved`.
     """
     if not any(isinstance(write, CodedWrite) for write in writes):
         return None
@@ -199,7 +211,7 @@ def compress(
         for part in piece.ranges:
             write = writes[part.place]
             if isinstance(write, CodedWrite):
-                write.compress(piece.server, part, absent)
+                counts["value_bytes_saved"] += write.compress(piece.server, part, absent)
     return Settling(writes, pieces)
 
 

@@ -99,7 +99,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     Attributes:
         encoders: what compresses gradients; its `stats` say what that saved.
-        counts: key lists sent, named and sent again, bytes of keys saved, prefetches used.
+        counts: key lists sent, named and sent again, bytes of keys and of values saved, prefetches
+            used.
     """
 
     def __init__(
@@ -492,7 +493,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if writes:
             pack(writes, pieces, lines.empty)
             if self.encoders.are_used:
-                settling = compress(writes, pieces, question.command, question.signature != 0)
+                is_named = question.signature != 0
+                settling = compress(writes, pieces, question.command, is_named, self.counts)
         asking = Asking(
             question, entries, pieces, lines, pull, self._customer, lambda: self._newest, settling
         )

@@ -386,7 +386,10 @@ class TableServer:
         return list(dict.fromkeys((meta.sender, table) for table, *_ in meta.clocks))
 
     def _answering(self, message: Message, handler: Callable[[Message], Answering]) -> Turns[None]:
+        meta = message.meta
         try:
+            if meta.body and PACKED in meta.body and meta.cmd in _VALUED:
+                self.unpacker.unpack(message, self._of(meta))
             answer = yield from handler(message)
         except Exception as error:
             answer = self._error(message, error)
@@ -441,8 +444,9 @@ class TableServer:
         """Bring the request's key lists, which may be named or coded, into their places."""
         tables, has_values = self._of(message.meta), message.meta.cmd in _VALUED
         self.lists.complete(message, [table.is_dense for _, table, _ in tables], has_values)
-        if has_values and message.meta.body and PACKED in message.meta.body:
-            self.unpacker.unpack(message, tables)
+        is_packed = has_values and message.meta.body and PACKED in message.meta.body
+        if is_packed and self._cost(message) <= self._short:
+            self.unpacker.unpack(message, tables)  # what takes longer is done in its turn
 
     def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
         """The tables of a request, by number and itself, and the worker's step for each."""

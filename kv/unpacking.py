@@ -6,13 +6,17 @@ allocates more because of it than keys have promised.
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 
 from kv.compression.bases import Base
 from kv.compression.coding import decode
 from kv.compression.encoder import Counts, Encoder
 from kv.compression.packets import DELTA
-from kv.compression.settings import DISPATCHER_SERVER, PULL, WORKER_SERVER
+from kv.compression.rehearsal import play
+from kv.compression.settings import DISPATCHER_SERVER, LINKS, PULL, WORKER_SERVER
 from kv.engine_table import Table
 from kv.errors import PacketError
 from kv.kernels.jit import frozen
@@ -28,18 +32,24 @@ _NO_NAMES = np.empty(0, np.uint64)
 class Unpacker:
     """What one server does about compressed values, and what it has seen of them.
 
+    Any thread may call it; of one sender's messages about one table one thread at a time.
+
     Attributes:
         packs: whether any table's values are pulled compressed.
     """
 
     def __init__(self) -> None:
         self.packs = False
+        self._lock = threading.Lock()  # of the counts
         self._encoders: dict[int, Encoder] = {}  # of pulled values, by table
         self._bases: dict[tuple[int, int], tuple[int, Base]] = {}  # by sender and table; lives
         self._counts: dict[tuple[int, str], Counts] = {}
 
     def define(self, spec: TableSpec, identity: int) -> None:
         """A table is defined here."""
+        links = () if spec.compression is None else map(spec.compression.link, LINKS)
+        for given in filter(None, links):
+            play(given)
         chain = None if spec.compression is None else spec.compression.pull
         if chain is not None and identity not in self._encoders:
             self._encoders[identity] = Encoder(chain, spec.dim, by_row=spec.kind == "dense")
@@ -70,19 +80,21 @@ class Unpacker:
     def _unpack_table(self, message: Message, table: Table, keys: int | None, value: int) -> None:
         arrays, frame = message.arrays, message.arrays[value]
         rows = table.names.size if keys is None else arrays[keys].size
-        counts = self._counts_of(table, message)
-        with counts.timing():
-            found = decode(frame, rows, table.spec.dim)
-            if found.head.flags & DELTA:
-                names = table.names.astype(np.uint64) if keys is None else arrays[keys]
-                found = found.on(self._base(message.meta, table), names)
-            found = found.whole()
+        began = time.thread_time()
+        found = decode(frame, rows, table.spec.dim)
+        if found.head.flags & DELTA:
+            names = table.names.astype(np.uint64) if keys is None else arrays[keys]
+            found = found.on(self._base(message.meta, table), names)
+        found = found.whole()
         if found.kept is not None:
             if keys is None:
                 raise PacketError(f"all blocks of table {table.spec.name}")
             arrays[keys] = frozen(arrays[keys][found.kept])
         arrays[value] = frozen(found.values)
-        counts.add(rows, len(found.values), 4 * rows * table.spec.dim, frame.nbytes)
+        with self._lock:
+            counts = self._counts_of(table, message)
+            counts.add(rows, found.head.count, 4 * rows * table.spec.dim, frame.nbytes)
+            counts.seconds += time.thread_time() - began
 
     def _base(self, meta: Meta, table: Table) -> Base:
         """The last updates of a table from the life of a sender."""

@@ -150,6 +150,7 @@ def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> st
             text.append(f"staleness of pushes to {table} (updates: pushes): {listing}")
         if care := refused_and_clipped(parts):
             text.append(f"gradients of {table}: {care}")
+        text += [f"compression of {table}, {line}" for line in compressed(parts)]
         if top := most_used(parts):
             listing = ", ".join(f"{key} ({counted(shows)})" for key, shows in top)
             text.append(f"most used keys of {table} (pushes): {listing}")
@@ -214,6 +215,28 @@ def refused_and_clipped(parts: list[Report]) -> str:
     }
     counts = {key: sum(part.get(key, 0) for part in parts) for key in said}
     return ", ".join(f"{counted(count)} {said[key]}" for key, count in counts.items() if count)
+
+
+def compressed(parts: list[Report]) -> list[str]:
+    """What came and went compressed of a table, of all servers, by link."""
+    totals: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for link, counts in part.get("compression", {}).items():
+            total = totals.setdefault(link, dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                total[name] += count
+    return [_compressed(link, total) for link, total in sorted(totals.items())]
+
+
+def _compressed(link: str, total: dict[str, float]) -> str:
+    plain, nbytes = total["plain_nbytes"], total["nbytes"]
+    saved = 100 * (1 - nbytes / plain) if plain else 0.0
+    text = f"{link}: {sized(plain)} as {sized(nbytes)} (-{saved:.1f} %)"
+    text += f" in {counted(total['messages'])} messages, {total['seconds']:.1f} s of servers"
+    if total["rows_sent"] < total["rows"]:
+        share_left = 100 * (1 - total["rows_sent"] / total["rows"])
+        text += f", {share_left:.1f} % of rows left out"
+    return text
 
 
 def share(hits: float, misses: float) -> str:

@@ -149,7 +149,8 @@ def read_head(frame: NDArray[Any], rows: int, dim: int) -> Head:
     """
     if frame.dtype != np.uint8 or frame.ndim != 1 or frame.size < _HEAD.size:
         raise PacketError(f"{_HEAD.size} bytes or more, not {frame.dtype} of shape {frame.shape}")
-    version, kind, flags, shift, *sizes = _HEAD.unpack(frame[: _HEAD.size].tobytes())
+    fields = _HEAD.unpack(frame[: _HEAD.size].tobytes())
+    version, kind, flags, shift, all_rows, floats, count, chosen = fields
     if version != VERSION:
         raise PacketError(f"version {VERSION}, not {version}")
     if kind > SIGNS or flags & ~KNOWN:
@@ -160,8 +161,7 @@ def read_head(frame: NDArray[Any], rows: int, dim: int) -> Head:
         at += _PLAIN.size
     if flags & DELTA:
         stream, place = _DELTA.unpack(_some(frame, at, _DELTA.size))
-    counted, wide, count, chosen = sizes
-    head = Head(kind, flags, counted, wide, count, chosen, shift, plain, stream, place)
+    head = Head(kind, flags, all_rows, floats, count, chosen, shift, plain, stream, place)
     _check(head, rows, dim)
     return head
 

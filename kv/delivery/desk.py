@@ -32,7 +32,8 @@ from van.message import Kind, Message, Meta, answer_to
 
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
-NOT_DONE = "UnknownKeyListError"  # the type of an error that settles nothing: it is sent anew
+# types of errors that settle nothing: what they are about is sent anew
+NOT_DONE = ("UnknownKeyListError", "UnknownBaseError")
 INSIDE = -1  # in the place of a piece: it is in hand inside a merged push
 STALE = "VersionMismatchError"  # likewise, of a push whose worker says so
 
@@ -305,7 +306,7 @@ class Desk:
                 kept = answer if answer.meta.body is not None else None
                 if meta.cmd not in PUSHES:  # those were noted when they were applied
                     self.windows.record(stream, meta, self._extent(message), answer=kept)
-            elif error[0] != NOT_DONE and not (error[0] == STALE and _comes_again(meta)):
+            elif error[0] not in NOT_DONE and not (error[0] == STALE and _comes_again(meta)):
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
 

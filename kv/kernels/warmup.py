@@ -50,6 +50,7 @@ MODULES = (
         "rowwise",
     ),
     *("adam", "rmsprop", "adadelta", "ftrl", "delay"),
+    *("quantise", "onebit", "topk", "residuals"),  # called first by kv.compression.rehearsal
 )
 
 

@@ -128,7 +128,8 @@ def backward(
         "w2": step.activations.T @ errors,
         "b2": errors.sum(keepdims=True, dtype=np.float32),
     }
-    return inner @ weights["w1"].T, grads
+    found = {name: np.asarray(grad, np.float32) for name, grad in grads.items()}
+    return np.asarray(inner @ weights["w1"].T, np.float32), found
 
 
 def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import SSP, Async, Consistency, DCAsync, SemiSync, Sync
 from kv.errors import VersionMismatchError
 from kv.initializers import Zeros
@@ -53,6 +54,7 @@ class Job:
         servers: int = 2,
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        compression: Rules = NO_RULES,
     ) -> None:
         shape = ClusterShape(
             servers=servers,
@@ -69,7 +71,12 @@ class Job:
         def worker(office: Postoffice, number: int) -> None:
             office.resend_with(Resend(timeout=1.0))
             remote = RemoteWorker(
-                office, self.mode, seed=4, max_staleness=max_staleness, retry=retry
+                office,
+                self.mode,
+                seed=4,
+                max_staleness=max_staleness,
+                retry=retry,
+                compression=compression,
             )
             office.start()
             program(remote)

@@ -8,10 +8,12 @@ import sys
 
 WARM = """
 from kv import optimizers
+from kv.compression.rehearsal import play_all
 from kv.kernels.warmup import signatures, warm_up
 
 for optimizer in optimizers.Optimizer.members.values():
     warm_up(3, optimizer())
+play_all()
 warm = signatures()
 """
 
@@ -60,6 +62,22 @@ for place, (optimizer, storage, aggregator) in enumerate(kinds):
 cluster.engine.validate()
 for servers in (1, 3):
     split(SlotMap.from_bytes(SlotMap.even(servers).to_bytes()), frame)
+from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, decode
+from kv.compression.encoder import Encoder
+from kv.compression.kept import KeptBlocks, KeptRows
+from kv.compression.schemes import Chain
+for text in ("fp16", "bf16", "int8", "onebit", "topk:0.3", "topk:0.01+int8", "topk:0.3+onebit",
+             "topk:0.3:rows=1", "selective:1+bf16", "delta+int8", "selective:1+delta+onebit"):
+    for dim in (1, 8, 40):
+        for kept in (KeptRows("t", dim, 4000), KeptBlocks(64, dim), None):
+            encoder = Encoder(Chain.parse(text), dim, kept, kept is None, 4000)
+            for count in (0, 1, 50):
+                names = np.arange(count, dtype=np.uint64)
+                for values in (np.ones((count, dim), np.float32),
+                               rng.standard_normal((dim, count)).astype("f4").T):
+                    for absent in (NAMED, OUTRIGHT, WHOLE):
+                        coded = encoder.encode(names, values, absent)
+                        encoder.give_back(names, values, coded)
 print(json.dumps([warm, signatures()]))
 """
 

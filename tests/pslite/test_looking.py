@@ -91,6 +91,22 @@ def test_the_text_tells_how_stale_pushes_were_on_all_servers() -> None:
     )
 
 
+def test_the_text_tells_what_came_and_went_compressed_on_all_servers() -> None:
+    counts = {"messages": 3, "plain_nbytes": 4096, "nbytes": 1024, "rows": 40, "rows_sent": 30}
+    counts |= {"skipped": 0, "seconds": 0.25}
+    pulled = {**counts, "rows_sent": 40, "nbytes": 2048}
+    both = {"worker-server": counts, "pull": pulled}
+
+    text = table_stats({"user": [report(compression=both), report(compression=both), report()]})
+
+    assert (
+        "compression of user, pull: 8.0 KiB as 4.0 KiB (-50.0 %) in 6 messages, 0.5 s of servers\n"
+        "compression of user, worker-server: 8.0 KiB as 2.0 KiB (-75.0 %) in 6 messages, "
+        "0.5 s of servers, 25.0 % of rows left out"
+    ) in text
+    assert "compression" not in table_stats({"user": [report()]})
+
+
 def test_a_table_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match="no table 'usr'; its tables: user"):
         table_stats({"user": [report()]}, "usr")

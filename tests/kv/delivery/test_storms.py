@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kv.remote_worker
+from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.engine_table import BlockTable
 from kv.optimizers import SGD, Adam
@@ -44,7 +45,14 @@ class Job:
         self.servers: list[TableServer] = []
         self.workers: list[RemoteWorker] = []
 
-    def run(self, servers: int, workers: int, mode: str, program: Program, **chosen: Any) -> None:
+    def run(
+        self,
+        servers: int,
+        workers: int,
+        mode: str | Consistency,
+        program: Program,
+        **chosen: Any,
+    ) -> None:
         shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
 
         def keep(office: SchedulerOffice) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
@@ -44,9 +45,11 @@ class Replicated:
         plan: FaultPlan | None = None,
         on_worker: WorkerFailure = "stop",
         dispatchers: int = 0,
+        compression: Rules = NO_RULES,
     ) -> None:
         self.network = LoopbackNetwork(seed, plan=plan)
         self.mode, self.replicas, self.workers = mode, replicas, workers
+        self.compression = compression
         self.shape = ClusterShape(
             servers=servers,
             workers=workers,
@@ -106,7 +109,13 @@ class Replicated:
     def start_worker(self, rank: int, program: Program) -> None:
         def run() -> None:
             office = self._office(Role.WORKER, rank)
-            worker = RemoteWorker(office, self.mode, seed=4, may_move=self.replicas > 0)
+            worker = RemoteWorker(
+                office,
+                self.mode,
+                seed=4,
+                may_move=self.replicas > 0,
+                compression=self.compression,
+            )
             office.start()
             program(worker)
             worker.close()
