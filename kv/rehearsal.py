@@ -9,6 +9,7 @@ plays through every request on a small table of the same definition before it an
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,8 @@ def _is_prepared(optimizer: Optimizer) -> bool:
 def _eager(optimizer: Optimizer) -> Optimizer:
     """The same, clipping whatever comes, if it clips."""
     norms = ("clip_norm", "clip_global_norm")
-    return replace(optimizer, **{norm: _LEAST for norm in norms if getattr(optimizer, norm)})
+    eager: dict[str, Any] = {norm: _LEAST for norm in norms if getattr(optimizer, norm)}
+    return replace(optimizer, **eager)
 
 
 def _received(array: np.ndarray) -> np.ndarray:

@@ -85,10 +85,11 @@ def error_of(meta: Meta, error: Exception) -> Exception:
 
     Who pushes may wait for it some steps later. One that is too stale says it in a form of its own.
     """
-    is_named = isinstance(error, PsliteError) and not isinstance(error, VersionMismatchError)
-    if is_named and meta.cmd in PUSHES and meta.clocks:
-        return in_step(error, meta.clocks[0][1], role_and_rank(meta.sender)[1])
-    return error
+    if not isinstance(error, PsliteError) or isinstance(error, VersionMismatchError):
+        return error
+    if meta.cmd not in PUSHES or not meta.clocks:
+        return error
+    return in_step(error, meta.clocks[0][1], role_and_rank(meta.sender)[1])
 
 
 def next_array(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
