@@ -79,9 +79,10 @@ def refuse_non_finite(
     if place == values.size:
         return
     number, index = float(values.reshape(-1)[place]), np.unravel_index(place, values.shape)
+    if keys is not None:
+        raise NonFiniteError(table, what, number, key=int(keys[index[0]]), outcome=outcome)
     listed = str([int(i) for i in index])
-    key, at = (None, listed) if keys is None else (int(keys[index[0]]), "")
-    raise NonFiniteError(table, what, number, key=key, place=at, outcome=outcome)
+    raise NonFiniteError(table, what, number, place=listed, outcome=outcome)
 
 
 def _index(spec: TableSpec, key: int, place: int) -> str:

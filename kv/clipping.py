@@ -82,10 +82,7 @@ class Clipping(Named):
             return list(writes)
         found = [self._of_one(write) for write in writes]
         scale = self._scale(sum(square for _, _, square in found))
-        return [
-            (*where, grads if scale == 1 else grads * scale)  # as it came
-            for where, grads, _ in found
-        ]
+        return [(*where, grads if scale == 1 else grads * scale) for where, grads, _ in found]
 
     def _of_one(self, write: Write) -> tuple[tuple[Any, ...], Values, float]:
         """Where a write goes, its gradients clipped one by one, and their sum of squares."""

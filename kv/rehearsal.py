@@ -81,10 +81,9 @@ def _is_prepared(optimizer: Optimizer) -> bool:
 
 def _eager(optimizer: Optimizer) -> Optimizer:
     """The same, clipping whatever comes, if it clips."""
-    changes: dict[str, Any] = {
-        norm: _LEAST for norm in ("clip_norm", "clip_global_norm") if getattr(optimizer, norm)
-    }
-    return replace(optimizer, **changes)
+    norms = ("clip_norm", "clip_global_norm")
+    eager: dict[str, Any] = {norm: _LEAST for norm in norms if getattr(optimizer, norm)}
+    return replace(optimizer, **eager)
 
 
 def _received(array: np.ndarray) -> np.ndarray:

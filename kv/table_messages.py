@@ -87,9 +87,9 @@ def error_of(meta: Meta, error: Exception) -> Exception:
     """
     if not isinstance(error, PsliteError) or isinstance(error, VersionMismatchError):
         return error
-    if meta.cmd in PUSHES and meta.clocks:
-        return in_step(error, meta.clocks[0][1], role_and_rank(meta.sender)[1])
-    return error
+    if meta.cmd not in PUSHES or not meta.clocks:
+        return error
+    return in_step(error, meta.clocks[0][1], role_and_rank(meta.sender)[1])
 
 
 def next_array(arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ def prepare(data, dim, rows, grads, value, norm, scale, decay, out):
     read; value, norm, scale, decay: float32; out: float32 (n, dim), written. Each number is brought
     into ±value, each row to a norm of `norm` at most (either may be infinite), then scaled. Returns
     how many rows `value` or `norm` changed."""
-    clipped = 0
+    clipped = np.int64(0)
     count, width = np.uint64(rows.size), np.uint64(dim)
     floats = width
     burst, asked = burst_of(floats), NONE
@@ -89,7 +89,7 @@ def clip_rows(grads, value, norm, out):
 
     grads: float32 (n, dim), only read; value, norm: float32, either may be infinite; out: float32
     (n, dim), written. Returns how many rows changed and the sum of squares of `out`, in float64."""
-    clipped, total, width = 0, 0.0, np.uint64(grads.shape[1])
+    clipped, total, width = np.int64(0), 0.0, np.uint64(grads.shape[1])
     for i in range(np.uint64(grads.shape[0])):
         square, factor = clipped_square(grads[i], value), np.float32(1)
         length = np.float32(math.sqrt(square))

@@ -158,7 +158,7 @@ def test_a_poisoned_sample_ends_the_training_with_its_line(
     tmp_path: Path, generate: Callable[..., Any], run: Callable[..., Any], mode: str, number: float
 ) -> None:
     with np.errstate(over="ignore"):
-        number = np.float32(number)
+        number = float(np.float32(number))
     made = poisoned(generate, {431: number})
     data = dataset(made.write_parquet(tmp_path / "part-0003.parquet", row_group_size=100))
 

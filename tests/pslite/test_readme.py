@@ -31,9 +31,7 @@ def test_the_first_example_is_the_program_in_examples() -> None:
 @pytest.mark.parametrize("page", ["optimizers", "consistency"])
 def test_the_examples_of_a_page_run(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-    shown = re.findall(
-        r"```python\n(import .*?)```", text, re.DOTALL
-    )  # others are parts of programs
+    shown = re.findall(r"```python\n(import .*?)```", text, re.DOTALL)  # others are not whole
 
     assert len(shown) >= 2
     for code in shown:
