@@ -18,13 +18,14 @@ a9a is read from the folder that PSLITE_DATA names, and left out without it.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from convergence_cell import Setting, consistency_of, run_cell
+from convergence_cell import Found, Setting, consistency_of, run_cell
 from convergence_data import CASES, Case, Data, NoDataError, prepare
 from convergence_plot import draw
 from convergence_report import tables
@@ -81,20 +82,25 @@ def run_all(data: dict[str, Data], cells: Sequence[Cell], journal: Journal, minu
             bar.set_postfix_str(f"{cell.case} {setting.mode} {setting.workers} #{setting.seed}")
             batches = own.batches(setting.seed, setting.batch)
             conf = own.seeded(setting.seed)
-            journal.add(cell, run_cell(setting, conf, own.schema, batches, own.test))
+            journal.add(cell, run_cell(setting, conf, own.schema, batches, own.tests))
+            gc.collect()  # a cluster and its workers know each other, and have reserved much
             bar.update()
     return True
 
 
-def text_of(cases: Sequence[Case], found: Sequence[Group], options: argparse.Namespace) -> str:
+def text_of(
+    known: Sequence[tuple[Cell, Found]],
+    found: Sequence[Group],
+    options: argparse.Namespace,
+) -> str:
     """The tables as Markdown, with what was run."""
-    seconds = sum(one.processor for group in found for one in group.found.values())
+    seconds = sum(one.processor for _, one in known)
     seeds = "seed 1" if options.seeds == 1 else f"seeds 1 to {options.seeds}"
     note = (
         f"Means ± standard deviations over {seeds}; steps of {BATCH} rows. "
         f"All runs together took {seconds / 60:.0f} minutes of one processor."
     )
-    return "\n\n".join([note, *(table.markdown() for table in tables(cases, found))])
+    return "\n\n".join([note, *(table.markdown() for table in tables(found))])
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -135,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not data:
             return 2
         cells = [cell for case, own in data.items() for cell in cells_of(case, own, options)]
+        cells.sort(key=lambda cell: cell.setting.seed)  # all of one seed before the next
         journal = Journal(options.work / "outcomes.jsonl")
         by_name = {case.name: own for case, own in data.items()}
         if not run_all(by_name, cells, journal, options.minutes):
@@ -144,14 +151,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PsliteError as error:
         print(f"convergence.py: error: {error}", file=sys.stderr)
         return 2
-    found = groups((cell, one) for cell in cells if (one := journal.find(cell)) is not None)
-    text = text_of(list(data), found, options)
+    known = [(cell, one) for cell in cells if (one := journal.find(cell)) is not None]
+    found = [group for case in data for group in groups(case, known)]
+    text = text_of(known, found, options)
     print(text)
     if options.json:
         body = [facts(group) for group in found]
         options.json.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     if options.png:
-        draw(list(data), found, options.png)
+        draw(found, options.png)
     if options.markdown:
         into_page(options.markdown, text, BEGIN, END)
     return 0

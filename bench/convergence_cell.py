@@ -10,20 +10,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from convergence_clock import Batch, Server, Trainee
 
-from apps.ctr.dataset import Dataset
+from apps.ctr.batch import Rows
 from apps.ctr.learner import EMBEDDING
-from apps.ctr.metrics import Quality, quality
+from apps.ctr.metrics import quality
 from apps.ctr.modelconf import ModelConfig
 from apps.ctr.schema import Schema
 from apps.ctr.snapshot import take_snapshot
-from apps.ctr.trainer import score_part
 from kv.consistency.settings import Async, Consistency, DCAsync, SemiSync, Sync
 from kv.errors import NonFiniteError
 from kv.local import LocalCluster
@@ -60,9 +59,9 @@ class Found:
     """How an experiment ended, in types that JSON has.
 
     Attributes:
-        auc, logloss, calibration: of the test rows, with the final parameters (see
-            `apps.ctr.metrics.Quality`); None where training broke off because gradients became
-            infinite.
+        quality: by name of the test, `auc`, `logloss` and `calibration` (see
+            `apps.ctr.metrics.Quality`) with the final parameters; empty where training broke off
+            because gradients became infinite.
         steps: of all workers.
         staleness: by staleness, how many pushes to the embeddings counted with it.
         told: the same as the table's own histogram has it.
@@ -77,9 +76,7 @@ class Found:
         processor: seconds that the experiment took of it.
     """
 
-    auc: float | None
-    logloss: float | None
-    calibration: float | None
+    quality: dict[str, dict[str, float | None]]
     steps: int
     staleness: dict[str, int]
     told: dict[str, int]
@@ -192,34 +189,37 @@ class Experiment:
         self.events.run()
         self.cluster.engine.validate()
 
-    def score(self, test: Dataset) -> Quality:
+    def score(self, test: Sequence[Rows]) -> dict[str, float | None]:
         """How well the model fits the test rows."""
-        steps = list(score_part(self.trainees[0].learner, test, 0, 1))
-        labels = np.concatenate([step.labels for step in steps])
-        scores = np.concatenate([step.scores for step in steps])
-        return quality(labels, scores)
+        learner = self.trainees[0].learner
+        labels = np.concatenate([rows.labels for rows in test])
+        found = quality(labels, np.concatenate([learner.scores(rows) for rows in test]))
+        return {"auc": found.auc, "logloss": found.logloss, "calibration": found.calibration}
 
 
 def run_cell(
-    setting: Setting, conf: ModelConfig, schema: Schema, batches: Sequence[Batch], test: Dataset
+    setting: Setting,
+    conf: ModelConfig,
+    schema: Schema,
+    batches: Sequence[Batch],
+    tests: Mapping[str, Sequence[Rows]],
 ) -> Found:
     """Train and test; arguments as of `Experiment`."""
     begun = time.process_time()
     torch.set_num_threads(conf.train.threads)
     one = Experiment(setting, conf, schema, batches)
-    tested, digest = None, ""
+    tested: dict[str, dict[str, float | None]] = {}
+    digest = ""
     try:
         one.train()
-        tested = one.score(test)
+        tested = {name: one.score(rows) for name, rows in tests.items()}
         digest = take_snapshot(one.trainees[0].learner).digest()
     except NonFiniteError:
         pass  # it diverged: there is nothing to test
     mode, counts, trainees = one.table.mode, one.staleness.counts, one.trainees
     lasting = [trainee.lasting for trainee in trainees]
     return Found(
-        auc=tested.auc if tested else None,
-        logloss=tested.logloss if tested else None,
-        calibration=tested.calibration if tested else None,
+        quality=tested,
         steps=sum(len(trainee.losses) for trainee in trainees),
         staleness={str(age): counts[age] for age in sorted(counts)},
         told=one.table.staleness.report(),

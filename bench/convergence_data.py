@@ -11,6 +11,7 @@ from pathlib import Path
 
 from convergence_clock import Batch
 
+from apps.ctr.batch import Rows
 from apps.ctr.dataset import Dataset, open_source
 from apps.ctr.modelconf import ModelConfig, load_model_config
 from apps.ctr.models import network_class
@@ -22,6 +23,7 @@ from sample.join import join
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = 1 << 30  # bytes of rows
 SEED = 1  # of the generated logs
+HELD_OUT, TEST = "held out", "test"
 MODES = ("async", "async:lr", "dc_async", "ssp:4", "sync", "semi_sync:0.75", "backup:1")
 
 
@@ -40,6 +42,8 @@ class Case:
             that of `PSLITE_DATA`.
         settings: of the model, that are not those of the ini.
         modes, workers: what is compared; one worker is the same in all modes.
+        tests: what the model is tested on: name, and what the table calls it. `HELD_OUT` is the
+            last eighth of the training data, which then must not be shuffled.
         has_target: whether AUC is held against that of one worker.
     """
 
@@ -52,6 +56,7 @@ class Case:
     settings: tuple[str, ...] = ()
     modes: tuple[str, ...] = MODES
     workers: tuple[int, ...] = (1, 2, 4, 8, 16)
+    tests: tuple[tuple[str, str], ...] = ((TEST, "the test rows"),)
     has_target: bool = True
 
     def sized(self, rows: int) -> Case:
@@ -66,6 +71,7 @@ CTR = Case(
     "fnn.ini",
     "features_taobao.ini",
     impressions=115_000,
+    tests=((HELD_OUT, "rows of the same days"), (TEST, "the day after")),
 )
 A9A = Case("a9a", "a9a, `conf/fnn_a9a.ini` (Adagrad)", "a9a", "fnn_a9a.ini", "features_a9a.ini")
 SGD = dataclasses.replace(
@@ -96,16 +102,32 @@ class Data:
         blocks = network_class(self.conf.net.model).blocks
         source = open_source(folder / "final_train.parquet", blocks, window_rows=SHUFFLED_ROWS)
         self._train = Dataset(source, CACHE)
-        self.test = Dataset(open_source(folder / "final_test.parquet", blocks), CACHE)
+        self._test = Dataset(open_source(folder / "final_test.parquet", blocks))
         self.schema = self._train.schema
-        self._rows = rows
+        self._case, self._rows = case, rows
         self._batches: dict[tuple[int, int], list[Batch]] = {}
 
     @cached_property
     def train_rows(self) -> int:
         """Rows of one epoch."""
-        count = self._train.count()
+        count = self._kept
         return count if self._rows is None else min(self._rows, count)
+
+    @property
+    def _kept(self) -> int:
+        """Rows that are not held out."""
+        count = self._train.count()
+        return count * 7 // 8 if HELD_OUT in dict(self._case.tests) else count
+
+    @cached_property
+    def tests(self) -> dict[str, list[Rows]]:
+        """The rows of each test."""
+        size, held_out = self.conf.test.batch_size, (self._kept, self._train.count())
+        batches = {
+            HELD_OUT: self._train.batches(size, within=held_out),
+            TEST: self._test.batches(size),
+        }
+        return {name: [b.rows() for b in batches[name]] for name in dict(self._case.tests)}
 
     def seeded(self, seed: int) -> ModelConfig:
         """The settings with this seed for the shuffle and what the network draws."""

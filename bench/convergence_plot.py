@@ -19,14 +19,14 @@ MARKERS = "osD^vP*X<>"
 LINES = ("-", "--", "-.", ":")
 
 
-def draw(cases: Sequence[Case], groups: Sequence[Group], path: Path) -> None:
+def draw(groups: Sequence[Group], path: Path) -> None:
     """Write the picture: a row of panels for each case with several numbers of workers."""
     from matplotlib.figure import Figure
 
     shown = [
-        (case, own)
-        for case in cases
-        if case.has_target and (own := [group for group in groups if group.case == case.name])
+        (case, [group for group in groups if (group.case, group.test) == (case, case.tests[0][0])])
+        for case in dict.fromkeys(group.case for group in groups)
+        if case.has_target
     ]
     if not shown:
         return
@@ -53,8 +53,10 @@ def _panels(case: Case, groups: Sequence[Group], axes: Any) -> None:
         }
         own = [*alone, *(group for group in groups if group.mode == mode and group.workers > 1)]
         shift = 2 ** (0.03 * (place - len(modes) / 2))  # or the bars lie upon each other
-        _bars(aucs, [(g.workers * shift, g.aucs) for g in own], style, name_of(mode))
-        _bars(losses, [(g.workers * shift, g.loglosses) for g in own], style, name_of(mode))
+        _bars(aucs, [(g.workers * shift, g.quality("auc")) for g in own], style, name_of(mode))
+        _bars(
+            losses, [(g.workers * shift, g.quality("logloss")) for g in own], style, name_of(mode)
+        )
         for group in own:
             if group.workers == most:
                 shares = [100 * share for share in by_powers(group.staleness)]
@@ -62,8 +64,8 @@ def _panels(case: Case, groups: Sequence[Group], axes: Any) -> None:
                 stale.plot(names[: len(shares)], shares, **style)
                 curves.plot(*_thinned(group.curve()), **{**style, "marker": ""})
     near = [group for group in groups if group.mode != FAR] or groups
-    _fit(aucs, [group.aucs for group in near])
-    _fit(losses, [group.loglosses for group in near])
+    _fit(aucs, [group.quality("auc") for group in near])
+    _fit(losses, [group.quality("logloss") for group in near])
     for panel, title in ((aucs, "test AUC"), (losses, "test log-loss")):
         panel.set(title=f"{case.name}: {title}", xlabel="workers")
         panel.set_xscale("log", base=2)

@@ -21,12 +21,9 @@ NAMES = {
     "semi_sync:0.75": "semi_sync, quorum 0.75",
     "backup:1": "semi_sync, 1 backup worker",
 }
+QUALITY = ("mode", "workers", "AUC", "against one worker", "log-loss", "calibration")
 HEAD = (
-    "mode",
-    "workers",
-    "AUC",
-    "against one worker",
-    "log-loss",
+    *QUALITY,
     "staleness",
     "p50",
     "p99",
@@ -37,28 +34,38 @@ HEAD = (
 )
 
 
-def tables(cases: Sequence[Case], groups: Sequence[Group]) -> list[Table]:
-    """Targets, then all figures case by case."""
-    found = [targets(cases, groups)]
-    for case in cases:
-        own = [group for group in groups if group.case == case.name]
-        rows = [_row(group) for group in sorted(own, key=lambda group: group.workers)]
-        found.append(Table(case.title, HEAD, rows))
+def tables(groups: Sequence[Group]) -> list[Table]:
+    """Targets, then all figures by case and test; what depends on no test stands once."""
+    found, by_test = [targets(groups)], _by_test(groups)
+    for (case, test), own in by_test.items():
+        width = len(HEAD) if test == case.tests[0][0] else len(QUALITY)
+        rows = [_row(group)[:width] for group in sorted(own, key=lambda group: group.workers)]
+        title = f"{case.title}, tested on {dict(case.tests)[test]}"
+        found.append(Table(title, HEAD[:width], rows))
     return [table for table in found if table.rows]
 
 
-def targets(cases: Sequence[Case], groups: Sequence[Group]) -> Table:
+def _by_test(groups: Sequence[Group]) -> dict[tuple[Case, str], list[Group]]:
+    found: dict[tuple[Case, str], list[Group]] = {}
+    for group in groups:
+        found.setdefault((group.case, group.test), []).append(group)
+    return found
+
+
+def targets(groups: Sequence[Group]) -> Table:
     """What each mode loses with most workers, and whether it may."""
     rows = []
-    for case in (case for case in cases if case.has_target):
-        most = max(group.workers for group in groups if group.case == case.name)
-        own = [group for group in groups if (group.case, group.workers) == (case.name, most)]
-        for group in own if most > 1 else ():
+    for (case, test), own in _by_test(groups).items():
+        most = max(group.workers for group in own)
+        for group in own if case.has_target and most > 1 else ():
+            if group.workers < most:
+                continue
             gain = spread(group.gains)
             bound = f"{TARGET:g}" if group.mode in BOUND else ""
             is_met = gain is not None and not group.diverged and gain["mean"] >= -TARGET
             verdict = ("met" if is_met else "MISSED") if bound else ""
-            rows.append([case.name, name_of(group.mode), str(most), _signed(group), bound, verdict])
+            data = f"{case.name}, {dict(case.tests)[test]}"
+            rows.append([data, name_of(group.mode), str(most), _signed(group), bound, verdict])
     header = ["data", "mode", "workers", "AUC against one worker", "may lose", ""]
     return Table("What the modes lose", header, rows)
 
@@ -78,9 +85,10 @@ def _row(group: Group) -> list[str]:
     return [
         name_of(group.mode) if group.workers > 1 else "each",
         str(group.workers),
-        _mean(group.aucs) + (f", {group.diverged} diverged" if group.diverged else ""),
+        _mean(group.quality("auc")) + (f", {group.diverged} diverged" if group.diverged else ""),
         _signed(group) if group.workers > 1 else "",
-        _mean(group.loglosses),
+        _mean(group.quality("logloss")),
+        _mean(group.quality("calibration"), 2),
         f"{mean_of(counts):.1f}",
         *(str(quantile(counts, share)) for share in (0.5, 0.99, 1.0)),
         f"{group.waiting:.0%}",
@@ -89,9 +97,11 @@ def _row(group: Group) -> list[str]:
     ]
 
 
-def _mean(values: Sequence[float]) -> str:
+def _mean(values: Sequence[float], digits: int = 4) -> str:
     found = spread(values)
-    return "–" if found is None else f"{found['mean']:.4f} ± {found['deviation']:.4f}"
+    if found is None:
+        return "–"
+    return f"{found['mean']:.{digits}f} ± {found['deviation']:.{digits}f}"
 
 
 def _signed(group: Group) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from convergence_cell import Found, Setting
+from convergence_data import Case
 
 from pslite.config import section_to_text
 from pslite.simulate.outcome import mean_of, quantile
@@ -77,11 +78,13 @@ class Group:
     """The experiments of a case, a mode and a number of workers, by seed; and those beside them.
 
     Attributes:
+        test: what was tested on.
         alone: of one worker, with the same seeds.
         rounds: of mode `sync` with as many workers; None where it was not run.
     """
 
-    case: str
+    case: Case
+    test: str
     mode: str
     workers: int
     found: dict[int, Found]
@@ -91,25 +94,22 @@ class Group:
     @property
     def diverged(self) -> int:
         """How many ended without a model."""
-        return sum(one.auc is None for one in self.found.values())
+        return sum(not one.quality for one in self.found.values())
 
-    @property
-    def aucs(self) -> list[float]:
-        return [one.auc for one in self.found.values() if one.auc is not None]
-
-    @property
-    def loglosses(self) -> list[float]:
-        return [one.logloss for one in self.found.values() if one.logloss is not None]
-
-    @property
-    def calibrations(self) -> list[float]:
-        return [one.calibration for one in self.found.values() if one.calibration is not None]
+    def quality(self, figure: str) -> list[float]:
+        """`auc`, `logloss` or `calibration` of the models there are."""
+        return list(self._by_seed(self.found, figure).values())
 
     @property
     def gains(self) -> list[float]:
         """AUC less that of one worker with the same seed."""
-        pairs = [(one.auc, self.alone[seed].auc) for seed, one in self.found.items()]
-        return [ours - other for ours, other in pairs if ours is not None and other is not None]
+        alone = self._by_seed(self.alone, "auc")
+        ours = self._by_seed(self.found, "auc")
+        return [auc - alone[seed] for seed, auc in ours.items() if seed in alone]
+
+    def _by_seed(self, found: dict[int, Found], figure: str) -> dict[int, float]:
+        values = {seed: one.quality.get(self.test, {}).get(figure) for seed, one in found.items()}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     @property
     def staleness(self) -> Counter[int]:
@@ -131,29 +131,32 @@ class Group:
 
     def curve(self) -> list[tuple[float, float]]:
         """Means over the seeds whose training did not break off."""
-        whole = [one.curve for one in self.found.values() if one.auc is not None]
+        whole = [one.curve for one in self.found.values() if one.quality]
         return [
             (statistics.fmean(p[0] for p in points), statistics.fmean(p[1] for p in points))
             for points in zip(*whole, strict=False)
         ]
 
 
-def groups(outcomes: Iterable[tuple[Cell, Found]]) -> list[Group]:
-    """Outcomes by case, workers and mode, in the order in which they come."""
-    by_place: dict[tuple[str, int, str], dict[int, Found]] = {}
+def groups(case: Case, outcomes: Iterable[tuple[Cell, Found]]) -> list[Group]:
+    """Outcomes of a case by test, workers and mode, in the order in which they come."""
+    by_place: dict[tuple[int, str], dict[int, Found]] = {}
     for cell, found in outcomes:
-        place = cell.case, cell.setting.workers, cell.setting.mode
-        by_place.setdefault(place, {})[cell.setting.seed] = found
+        if cell.case == case.name:
+            place = cell.setting.workers, cell.setting.mode
+            by_place.setdefault(place, {})[cell.setting.seed] = found
     return [
         Group(
             case,
+            test,
             mode,
             workers,
             found,
-            by_place[case, 1, ONE],
-            by_place.get((case, workers, "sync")) if workers > 1 else found,
+            by_place[1, ONE],
+            by_place.get((workers, "sync")) if workers > 1 else found,
         )
-        for (case, workers, mode), found in by_place.items()
+        for test, _ in case.tests
+        for (workers, mode), found in by_place.items()
     ]
 
 
@@ -161,13 +164,14 @@ def facts(group: Group) -> dict[str, Any]:
     """All figures of a group, in types that JSON has."""
     counts = group.staleness
     return {
-        "case": group.case,
+        "case": group.case.name,
+        "test": group.test,
         "workers": group.workers,
         "mode": group.mode,
-        "auc": spread(group.aucs),
+        "auc": spread(group.quality("auc")),
         "auc_against_one_worker": spread(group.gains),
-        "logloss": spread(group.loglosses),
-        "calibration": spread(group.calibrations),
+        "logloss": spread(group.quality("logloss")),
+        "calibration": spread(group.quality("calibration")),
         "diverged": group.diverged,
         "staleness": {
             "mean": mean_of(counts),
