@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from pslite import __version__
+from pslite.cli_bench import compression
 from pslite.cli_checkpoint import checkpoint
 from pslite.cli_simulate import simulate
 from van.errors import PsliteError
@@ -228,7 +229,8 @@ def config(ini: Path, overrides: tuple[str, ...], verbose: int) -> None:
         click.echo(explain(read_job(ini, overrides)), nl=False)
 
 
-@main.command()
+@main.group(invoke_without_command=True)
+@click.pass_context
 @click.option("--quick", is_flag=True, help="Some minutes: 3 rounds, fewer sizes.")
 @click.option("--large", is_flag=True, help="Also tables of 50 and 100 million rows.")
 @click.option(
@@ -268,6 +270,7 @@ def config(ini: Path, overrides: tuple[str, ...], verbose: int) -> None:
 )
 @click.option("--list", "is_list", is_flag=True, help="Show workloads and peers, and end.")
 def bench(
+    context: click.Context,
     quick: bool,
     large: bool,
     only: tuple[str, ...],
@@ -292,7 +295,10 @@ def bench(
       pslite bench --json bench.json --png bench.png
       pslite bench --only tables --only latency --rounds 9 --without ray_actor
       pslite bench --from bench.json --markdown docs/performance.md
+      pslite bench compression
     """
+    if context.invoked_subcommand is not None:
+        return
     from pslite.bench.command import Request, run_command
 
     with clear_errors():
@@ -418,6 +424,7 @@ def stats(
 
 main.add_command(checkpoint)
 main.add_command(simulate)
+bench.add_command(compression)
 
 
 @main.command()
