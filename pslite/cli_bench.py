@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from pslite.cli_compression import compression
 from pslite.cli_options import clear_errors
 
 
-@click.command()
+@click.group(invoke_without_command=True)
+@click.pass_context
 @click.option("--quick", is_flag=True, help="Some minutes: 3 rounds, fewer sizes.")
 @click.option("--large", is_flag=True, help="Also tables of 50 and 100 million rows.")
 @click.option(
@@ -49,6 +51,7 @@ from pslite.cli_options import clear_errors
 )
 @click.option("--list", "is_list", is_flag=True, help="Show workloads and peers, and end.")
 def bench(
+    context: click.Context,
     quick: bool,
     large: bool,
     only: tuple[str, ...],
@@ -73,7 +76,10 @@ def bench(
       pslite bench --json bench.json --png bench.png
       pslite bench --only tables --only latency --rounds 9 --without ray_actor
       pslite bench --from bench.json --markdown docs/performance.md
+      pslite bench compression
     """
+    if context.invoked_subcommand is not None:
+        return
     from pslite.bench.command import Request, run_command
 
     with clear_errors():
@@ -92,3 +98,6 @@ def bench(
                 is_list=is_list,
             )
         )
+
+
+bench.add_command(compression)

@@ -22,6 +22,16 @@ PACKAGES = ("numpy", "numba", "pyzmq", "msgpack", "torch", "grpcio", "ray")
 def facts(sizes: Sizes, transports: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
     """Date, machine, versions, settings and who takes part, for the JSON and the tables."""
     return {
+        **software(),
+        "transports": list(transports),
+        "peers": list(peers),
+        "sizes": asdict(sizes),
+    }
+
+
+def software() -> dict[str, Any]:
+    """Date, machine and versions."""
+    return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -31,9 +41,6 @@ def facts(sizes: Sizes, transports: Sequence[str], peers: Sequence[str]) -> dict
         "python": platform.python_version(),
         "pslite": __version__,
         "versions": _versions(),
-        "transports": list(transports),
-        "peers": list(peers),
-        "sizes": asdict(sizes),
     }
 
 
