@@ -33,6 +33,7 @@ from kv.checkpoint.places import Place, place_of
 from kv.checkpoint.saving import ShardSaver
 from kv.checkpoint.shelf import Shelf
 from kv.engine import Engine
+from kv.placement import NUM_SLOTS
 from van.errors import PsliteError
 
 CHECKPOINT_APP = (1 << 32) + 104
@@ -95,7 +96,11 @@ class Desk:
     def _save(self, body: Mapping[str, Any]) -> dict[str, Any]:
         place = place_of(body["url"])
         name, base, is_still = str(body["name"]), body["base"], bool(body["is_still"])
-        shard = self._saver.save(place, name, base, self._owned(), is_still=is_still)
+        owned = self._owned()
+        shard = self._saver.save(place, name, base, owned, is_still=is_still)
+        if owned is not None and (owned & ~_all_if_none(self._owned())).any():
+            # Their rows may have been dropped before they were read.
+            raise ValueError("slots have moved to another server while their rows were written")
         return {
             "shard": dataclasses.asdict(shard),
             "specs": [table.spec.to_dict() for table in list(self._engine.tables)],
@@ -118,3 +123,7 @@ class Desk:
         chain = [shelf.manifest(name) for name in body["names"]]
         loaded = ShardLoader(self._engine, self._owned()).load(place, chain, list(body["steps"]))
         return {"rows": loaded.rows, "notes": loaded.notes}
+
+
+def _all_if_none(slots: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    return np.ones(NUM_SLOTS, np.bool_) if slots is None else slots

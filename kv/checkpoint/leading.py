@@ -142,7 +142,7 @@ class Leader:
             _raise_failure(answers)
             manifest = self._manifest(saving, answers, steps, states, note or {}, reading or {})
             if problem := manifest.problem():
-                raise ValueError(problem)
+                raise ValueError(f"servers have come, gone or taken slots meanwhile ({problem})")
             self.shelf.place.publish(f"{saving.name}/{MANIFEST}", manifest.to_bytes())
         except (PsliteError, ValueError) as error:
             self._give_up(saving)

@@ -19,7 +19,7 @@ from pslite.chaos.chronicle import Chronicle, start_of
 from pslite.chaos.config import ChaosConfig
 from pslite.chaos.plan import MessageFault, Partition, Who
 from van.faults import FaultPlan, Faults, FaultyVan, Spell
-from van.message import Control, Message
+from van.message import Control, Flag, Message, Meta
 from van.van import Van
 
 CHECKPOINT_APP, SAVE = (1 << 32) + 104, 1  # as in kv.checkpoint.desk
@@ -53,6 +53,10 @@ def _faults(clause: MessageFault) -> Faults:
 def _ids(who: Who) -> frozenset[int]:
     ranks = range(_MOST_RANKS) if who.rank is None else [who.rank]
     return frozenset(node_id(who.role, rank) for rank in ranks)
+
+
+def _asks(meta: Meta) -> bool:
+    return not meta.control and not meta.flags & Flag.ANSWER
 
 
 class Chaos:
@@ -120,7 +124,7 @@ class Chaos:
         if meta.control is Control.BARRIER and self._office.role is Role.SCHEDULER:
             body = meta.body if isinstance(meta.body, dict) else {}
             self._once("barrier", *(repr(body.get(key)) for key in ("group", "name", "count")))
-        elif meta.app == CHECKPOINT_APP and meta.cmd == SAVE and not meta.control:
+        elif meta.app == CHECKPOINT_APP and meta.cmd == SAVE and _asks(meta):
             self._once("checkpoint", meta.sender, meta.incarnation, meta.timestamp)
 
     def _once(self, what: str, *which: object) -> None:

@@ -23,6 +23,7 @@ from kv.checkpoint.errors import (
     NoCheckpointError,
 )
 from kv.checkpoint.places import MANIFEST, Place, place_of
+from kv.placement import NUM_SLOTS
 from kv.spec import TableSpec
 from kv.store.rows import RowBatch
 from tests.kv.checkpoint.disk import Disk, KilledError
@@ -131,6 +132,22 @@ def test_folders_that_were_made_for_a_checkpoint_outlive_a_power_cut(
     for seed in range(5):
         disk.after_power_cut(tmp_path / f"cut-{seed}", seed)
         assert_good(tmp_path / f"cut-{seed}" / "deep" / "er", {name: job.rows()}, [name])
+
+
+def test_slots_that_move_while_they_are_written_make_no_checkpoint(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train(1)
+    name = job.save()
+    left = np.ones(NUM_SLOTS, np.bool_)
+    left[7] = False
+    views = iter([np.ones(NUM_SLOTS, np.bool_), left, left, left])
+    job.desk._owned = lambda: next(views)
+
+    with pytest.raises(CheckpointWriteError, match="slots have moved to another server"):
+        job.save()
+    with pytest.raises(CheckpointWriteError, match=r"taken slots meanwhile \(slot 7 is in 0"):
+        job.save()
+    assert job.shelf.last_good() == name
 
 
 def good_chain(folder: Path) -> tuple[Job, list[str]]:
