@@ -92,7 +92,7 @@ def test_one_worker_through_the_cluster_equals_local_mode_step_by_step(
     assert_same(local, cluster)
 
 
-@pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.soak)])
 def test_sync_processes_equal_one_process_that_adds_in_rank_order(
     train: Train, workers: str
 ) -> None:
@@ -106,9 +106,8 @@ def test_sync_processes_equal_one_process_that_adds_in_rank_order(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["2", "3"])
-def test_sync_processes_give_the_same_twice(train: Train, workers: str) -> None:
-    options = ["--workers", workers, "--sync", "--servers", "2"]
+def test_sync_processes_give_the_same_twice(train: Train) -> None:
+    options = ["--workers", "3", "--sync", "--servers", "2"]
     once = train("once", "fnn", "nesterov", "--mode", "cluster", *options)
     again = train("again", "fnn", "nesterov", "--mode", "cluster", *options)
 

@@ -45,7 +45,10 @@ class Threads:
         lane: str = "off",
     ) -> None:
         self._keys, self._config, self._lane = keys, config, lane
-        shape = ClusterShape(servers=1, workers=workers, scheduler="tcp://127.0.0.1:0")
+        # Threads of one process: attackers among them leave a node little time to say it lives.
+        shape = ClusterShape(
+            servers=1, workers=workers, scheduler="tcp://127.0.0.1:0", heartbeat_timeout=4 * LIMIT
+        )
         self.scheduler = SchedulerOffice(self._van("scheduler", 0), shape)
         address = self.scheduler.listen()
         self.shape = replace(shape, scheduler=address.partition("#")[0])

@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.kv.requests.machine import Requests
 from tests.kv.requests.model import Cluster
 from tests.kv.requests.storm import storm
+from tests.seeds import seeds
 
 PROFILE = settings(
     derandomize=True,
@@ -42,15 +43,14 @@ def test_every_push_counts_once_after_a_storm():
         weather(seed, events=60)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_push_counts_once_over_many_more_orders():
     run_state_machine_as_test(
         Requests, settings=settings(PROFILE, max_examples=1000, stateful_step_count=30)
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 2100, 400))
-def test_every_push_counts_once_after_many_long_storms(first):
-    for seed in range(first, first + 400):
+@pytest.mark.parametrize("block", seeds(5, fast=0, slow=1))
+def test_every_push_counts_once_after_many_long_storms(block):
+    for seed in range(100 + 400 * block, 500 + 400 * block):
         weather(seed, events=120)
