@@ -156,7 +156,7 @@ class Trainee:
         The parts of a round are divided by what it is made of, so that their sum is a mean.
         """
         events, deferred = self._events, self._deferred
-        loss, _ = self.learner.train(rows, self._update_rows)
+        loss = self.learner.train(rows, self._update_rows).loss
         self.losses.append((events.now, loss, len(rows)))
         events.send(SERVER, self.name, HEADER + FLOAT * deferred.floats, self._compute)
 

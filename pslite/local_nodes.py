@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from kv.checkpoint.server import CheckpointServer
 from kv.compression.settings import NO_RULES, Rules
@@ -25,6 +25,7 @@ from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
 from kv.replay.order import Order
 from kv.replay.recordfile import Head
+from kv.replay.rules import checking
 from kv.replication.replicator import Replicator
 from kv.table_server import TableServer
 from postoffice.errors import ClusterStoppedError
@@ -202,7 +203,10 @@ class LocalNodes:
     def _tables(self, office: Postoffice, rank: int) -> TableServer:
         order = self._orders[rank]
         threads = self._server_threads if order is None or order.threads is None else order.threads
-        return TableServer(office, self._mode, self._seed, threads=threads, order=order)
+        chosen = dict[str, Any]()
+        if self._run.is_fixed:
+            chosen["check"] = checking(self._shape.workers, has_order=order is not None)
+        return TableServer(office, self._mode, self._seed, threads=threads, order=order, **chosen)
 
     def _run_dispatcher(self, rank: int) -> None:
         office = self._office(Role.DISPATCHER, f"dispatcher{rank}", rank)

@@ -37,6 +37,7 @@ def head_of(job: JobConfig, rank: int) -> Head:
         seed=job.run.seed,
         threads=threads_of(job.server.threads),
         max_staleness=-1 if stale is None else stale,
+        deterministic=job.run.deterministic,
     )
 
 
@@ -99,8 +100,11 @@ def whole_at_signal(close: Callable[[str], None] | None) -> Iterator[None]:
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = None
+    with contextlib.suppress(ValueError):  # not the main thread: signals are the caller's business
+        before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

@@ -61,7 +61,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("cluster", "replicas"), "expected 0"
     if has_order and job.checkpoint.dir:
         yield ("checkpoint", "dir"), "expected none"
-    if run.deterministic and not run.replay and sync.mode != "sync" and cluster.workers > 1:
+    if run.deterministic and sync.mode != "sync" and cluster.workers > 1:
         yield (
             ("param_sync", "mode"),
             f"in mode {sync.mode} the order of {cluster.workers} workers' pushes is up to timing. "

@@ -84,7 +84,7 @@ def connect(
         may_move=job.cluster.replicas > 0,
         max_staleness=job.param_sync.max_staleness,
         retry=job.param_sync.retry,
-        is_deterministic=job.run.deterministic and not job.run.replay,
+        is_deterministic=job.run.deterministic,
         compression=job.compression,
     )
     try:

@@ -41,6 +41,7 @@ class Head:
         seed: of initial values.
         threads: of the server, and parts of its sparse tables; a replaying server has as many.
         max_staleness: -1 where any is taken.
+        deterministic: rows came by their keys.
     """
 
     server: int
@@ -50,6 +51,7 @@ class Head:
     seed: int
     threads: int
     max_staleness: int = -1
+    deterministic: bool = False
 
     def differences(self, other: Head) -> list[str]:
         """What `other` says otherwise and must not, for people."""

@@ -40,7 +40,7 @@ def train(tmp_path: Path, generate: Callable[..., Any]) -> Train:
     """train(name of the run, options...): a training into that folder of `tmp_path`."""
     data = tmp_path / "features"
     data.mkdir()
-    generate(rows=1530, seed=1).write_parquet(data / "final_train.parquet")
+    generate(rows=730, seed=1).write_parquet(data / "final_train.parquet")
     generate(rows=333, seed=2).write_parquet(data / "final_test.parquet")
     (tmp_path / "model.ini").write_text(MODEL)
 
@@ -85,6 +85,7 @@ def record_and_replay(train: Train, tmp_path: Path, *options: str) -> None:
     assert_same(tmp_path / "first", tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_an_asynchronous_training_is_replayed_to_the_same_model(
     train: Train, tmp_path: Path
 ) -> None:

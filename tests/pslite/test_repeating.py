@@ -41,7 +41,7 @@ SYNC = "[param_sync]\nmode = sync\n"
         "[param_sync]\nmode = semi_sync\nwindow = 1s\n[chaos]\nplan = drop 2%\n",
         FIXED + SYNC,
         "[run]\ndeterministic = yes\n[param_sync]\nmode = dc_async\n",  # one worker
-        FIXED.replace("yes\n", "yes\nreplay = order\n"),
+        FIXED.replace("yes\n", "yes\nreplay = order\n") + SYNC,
         FIXED + "replicas = 1\nservers = 2\n" + SYNC,
         FIXED + SYNC + "[checkpoint]\ndir = c\n",
         RECORD + "[param_sync]\nmode = semi_sync\n",
@@ -273,15 +273,19 @@ def test_the_launcher_looks_at_records_before_it_starts_a_process(tmp_path: Path
         pass
     replay = f"[run]\nreplay = {tmp_path}/r\n"
     job = repeating.with_record(parse_job(replay))
-    threads = job.server.threads
 
-    assert (job.run.replay, threads) == (str(tmp_path / "r"), 0)
+    assert job.run.replay == str(tmp_path / "r")
     with pytest.raises(ConfigError, match="holds a record"):
         repeating.with_record(parse_job(f"[run]\nrecord = {tmp_path}/r\n"))
     with pytest.raises(ConfigError, match=r"there is no record in .*server-0\.record is missing"):
         repeating.with_record(parse_job(f"[run]\nreplay = {tmp_path}\n"))
-    with pytest.raises(RecordError, match="servers = 2 where it was 1"):
-        repeating.with_record(parse_job(f"{replay}[cluster]\nservers = 2\n"))
+    for other, problem in (
+        ("[cluster]\nservers = 2\n", "servers = 2 where it was 1"),
+        ("deterministic = yes\n", "deterministic = True where it was False"),
+        ("seed = 2\n", "seed = 2 where it was 1"),
+    ):
+        with pytest.raises(RecordError, match=problem):
+            repeating.with_record(parse_job(replay + other))
     (tmp_path / "r" / "leases.record").write_bytes(b"PSLREC1\n")
     with pytest.raises(RecordError, match=r"leases\.record: is not complete"):
         repeating.with_record(job)

@@ -44,11 +44,13 @@ class Cluster:
         workers: int = 3,
         faults: Faults | None = None,
         max_staleness: int | None = None,
+        is_deterministic: bool = False,
     ) -> None:
         plan = None if faults is None else FaultPlan(seed, faults, hits=lambda m: not m.control)
         self.network = LoopbackNetwork(seed, plan=plan)
         self.shape = ClusterShape(servers=servers, workers=workers, scheduler="scheduler")
         self.mode, self.orders, self.max_staleness = mode, orders, max_staleness
+        self.is_deterministic = is_deterministic
         self.tables: dict[int, TableServer] = {}
         self.results: dict[int, Any] = {}
 
@@ -86,7 +88,12 @@ class Cluster:
         office.resend_with(Resend(timeout=1.0))
         retry = Retry(100, 0.5, 2.0)
         worker = RemoteWorker(
-            office, self.mode, seed=4, max_staleness=self.max_staleness, retry=retry
+            office,
+            self.mode,
+            seed=4,
+            max_staleness=self.max_staleness,
+            retry=retry,
+            is_deterministic=self.is_deterministic,
         )
         office.start()
         self.results[rank] = program(worker)
