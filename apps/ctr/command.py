@@ -71,6 +71,8 @@ def train_command(
     job_config.checkpoint.require_times()
     for key in job_config.param_sync.unused:
         warn(f"[param_sync] {key} is set, but mode {job_config.param_sync.mode} does not use it")
+    if mode == "local" and job_config.compression.said:
+        warn("[compression] is set, but in mode local nothing is sent")
     if mode == "cluster":
         check_size(job_config)
         check_failures(job_config, cluster)
@@ -98,6 +100,7 @@ def train_command(
             consistency=job_config.param_sync.consistency,
             seed=job_config.run.seed,
             checkpoint=job_config.checkpoint,
+            compression=job_config.compression,
             warnings=tuple(warnings),
         )
         check_network(job, origin)
