@@ -48,6 +48,7 @@ class Encoders:
 
     def __init__(self, rules: Rules, is_open: Callable[[int], bool]) -> None:
         self.rules, self._is_open, self.are_used = rules, is_open, False
+        self._defined: dict[str, str] = {}  # kinds of tables, by name
         self._followed: list[tuple[int, Settling]] = []
         self._lock = threading.Lock()
         self._kept: dict[int, Kept] = {}
@@ -56,8 +57,13 @@ class Encoders:
 
     def resolve(self, spec: TableSpec) -> TableSpec:
         """The definition with the job's compression, where it has none of its own."""
+        self._defined[spec.name] = spec.kind
         found = spec.compression or self.rules.of(spec.name, spec.kind)
         return replace(spec, compression=None if found is None or found.is_none else found)
+
+    def unused(self) -> list[str]:
+        """Keys of the rules that name no table which was defined."""
+        return self.rules.unused(self._defined)
 
     def of(self, spec: TableSpec, link: str) -> Encoder | None:
         """The encoder of a resolved definition on a link; None: values go as they are."""

@@ -9,6 +9,7 @@ with pslite.local_cluster(servers=2, workers=4) as cluster:
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from kv.consistency.settings import Consistency
     from kv.remote_worker import RemoteWorker
     from pslite.local_nodes import LocalNodes
+
+log = logging.getLogger(__name__)
 
 ServerApp = Callable[[Postoffice], object]
 
@@ -138,7 +141,14 @@ def _close_at_exit(worker: RemoteWorker) -> None:
             os._exit(1)
 
     atexit.register(close)
-    worker.on_close = lambda: atexit.unregister(close)
+    worker.on_close = lambda: _closed(worker, close)
+
+
+def _closed(worker: RemoteWorker, close: Callable[[], None]) -> None:
+    atexit.unregister(close)
+    if worker.rank == 0:
+        for key in worker.encoders.unused():
+            log.warning("[compression] %s: this job has defined no such table", key)
 
 
 def local_cluster(

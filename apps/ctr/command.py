@@ -78,6 +78,8 @@ def train_command(
     for key in job_config.param_sync.unused:
         warn(f"[param_sync] {key} is set, but mode {job_config.param_sync.mode} does not use it")
     check_pipeline(settings, job_config, origin, mode)
+    if mode == "local" and job_config.compression.said:
+        warn("[compression] is set, but in mode local nothing is sent")
     if mode == "cluster":
         check_size(job_config)
         check_failures(job_config, cluster)
@@ -107,6 +109,7 @@ def train_command(
             seed=job_config.run.seed,
             checkpoint=job_config.checkpoint,
             is_fixed=job_config.run.is_fixed,
+            compression=job_config.compression,
             warnings=tuple(warnings),
         )
         check_network(job, origin)

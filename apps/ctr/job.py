@@ -19,6 +19,7 @@ from apps.ctr.errors import SavedModelError
 from apps.ctr.modelconf import ModelConfig, model_config, plain_sections
 from apps.ctr.output import replacing, writing
 from kv.checkpoint.config import CheckpointConfig
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Async, Consistency, Sync
 from kv.leases.ledger import FILE as LEDGER
 
@@ -79,6 +80,7 @@ class TrainJob:
         seed: of initial values.
         checkpoint: where the job is saved, and what it goes on from.
         is_fixed: nothing may be left to chance: the run is to repeat.
+        compression: of tables' values on their way, the section `[compression]`.
         warnings: what looked like a mistake in the ini files, to be repeated at the end.
     """
 
@@ -93,6 +95,7 @@ class TrainJob:
     seed: int = 1
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     is_fixed: bool = False
+    compression: Rules = NO_RULES
     warnings: tuple[str, ...] = ()
 
     @property
@@ -105,6 +108,7 @@ class TrainJob:
         found = {**vars(self), "conf": self.conf.as_dict(), "run": str(self.run.path)}
         found["consistency"] = self.consistency.to_dict()
         found["checkpoint"] = dict(vars(self.checkpoint))
+        found["compression"] = dict(self.compression.said)
         found |= {"train": str(self.train), "test": self.test and str(self.test)}
         write_json(self.run.job, found)
 
@@ -124,6 +128,7 @@ def read_train_job(run: Path) -> TrainJob:
     found |= {"run": folder, "train": Path(found["train"])}
     found["consistency"] = Consistency.from_dict(found.get("consistency", {"name": "async"}))
     found["checkpoint"] = CheckpointConfig(**found.get("checkpoint", {}))
+    found["compression"] = Rules(found.get("compression", {}))
     found["warnings"] = tuple(found.get("warnings", ()))
     return TrainJob(**{**found, "test": found["test"] and Path(found["test"])})
 

@@ -156,7 +156,12 @@ def _run_in_turn(job: TrainJob, say: Say) -> None:
 def _run_threads(job: TrainJob, say: Say) -> None:
     data, test = open_datasets(job)
     nodes = pslite.local_cluster(
-        job.servers, job.workers, job.consistency, job.seed, run_dir=job.run.path
+        job.servers,
+        job.workers,
+        job.consistency,
+        job.seed,
+        run_dir=job.run.path,
+        compression=job.compression,
     )
     with nodes as cluster:
         cluster.run(lambda worker: _work(job, worker, data, test, say))
@@ -187,7 +192,13 @@ def _work(job: TrainJob, worker: Worker, data: Dataset, test: Dataset | None, sa
         if progress is not None:
             progress.close()
     if result is not None:
-        finish(job, data, result)
+        finish(job, data, result, _compression_of(worker))
+
+
+def _compression_of(worker: Worker) -> dict[str, Any]:
+    """What a worker of a cluster has sent compressed, by table and link."""
+    encoders = getattr(worker, "encoders", None)
+    return {} if encoders is None else encoders.stats()
 
 
 def _progress(job: TrainJob, data: Dataset, say: Say) -> Progress:
@@ -196,15 +207,19 @@ def _progress(job: TrainJob, data: Dataset, say: Say) -> Progress:
     return Progress(job.conf.debug.interval, job.run.intervals, say, total)
 
 
-def finish(job: TrainJob, data: Dataset, result: TrainResult) -> None:
+def finish(
+    job: TrainJob, data: Dataset, result: TrainResult, compression: dict[str, Any] | None = None
+) -> None:
     """Save the model and write `metrics.json`."""
     save_model(job.run.model, result.snapshot, job.conf, data.schema, job.seed)
-    write_json(job.run.metrics, metrics_of(job, result))
+    figures = metrics_of(job, result)
+    write_json(job.run.metrics, figures | ({"compression": compression} if compression else {}))
 
 
 def metrics_of(job: TrainJob, result: TrainResult) -> dict[str, Any]:
     """The final figures: of the run, of training, of the test (None where undefined).
 
+    Where values travelled compressed, `compression` tells what worker 0 has saved by that.
     `seconds` is the training loop of the slowest worker, `step_seconds` a list by rank for each
     part of a step, `test_calibration` the mean prediction over the mean label.
     """

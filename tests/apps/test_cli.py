@@ -205,6 +205,29 @@ def test_threads_in_sync_mode_give_the_local_model(
         assert local[figure] == threads[figure]
 
 
+def test_values_travel_compressed_where_the_cluster_ini_says_so(
+    tmp_path: Path, model_ini: Path, final: Path
+) -> None:
+    ini = tmp_path / "cluster.ini"
+    ini.write_text("[compression]\nembedding = topk:0.3+fp16\ndense = fp16\n*@pull = fp16\n")
+    for name, how in (("plain", []), ("small", ["--cluster", ini])):
+        options = ["--mode", "threads", "--workers", 2, *how, "--out", tmp_path / name]
+        invoke("train", "--conf", model_ini, "--data", final, *map(str, options))
+
+    plain, small = (metrics(tmp_path / name) for name in ("plain", "small"))
+    link = small["compression"]["embedding"]["worker-server"]
+    assert "compression" not in plain
+    assert link["nbytes"] < 0.3 * link["plain_nbytes"]
+    assert "net.model.0.weight" in small["compression"] or len(small["compression"]) > 1
+    assert small["test_auc"] == pytest.approx(plain["test_auc"], abs=0.05)
+    assert read_train_job(tmp_path / "small").compression.said["dense"] == "fp16"
+
+    options = ["--mode", "local", "--cluster", ini, "--out", tmp_path / "local"]
+    invoke("train", "--conf", model_ini, "--data", final, *map(str, options))
+    (warning,) = metrics(tmp_path / "local")["warnings"]
+    assert "in mode local nothing is sent" in warning
+
+
 @pytest.mark.parametrize("mode", ["local", "threads"])
 def test_a_failing_worker_ends_the_run_with_its_error(
     tmp_path: Path, model_ini: Path, final: Path, mode: str
