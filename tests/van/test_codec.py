@@ -257,13 +257,16 @@ def fuzz(count: int, seed: int) -> int:
     return refused
 
 
-def test_mutated_messages_are_decoded_or_refused_and_nothing_else() -> None:
-    assert fuzz(20_000, seed=1) > 10_000
-
-
-@pytest.mark.slow
-def test_a_million_mutated_messages_are_decoded_or_refused() -> None:
-    assert fuzz(1_000_000, seed=2) > 500_000
+@pytest.mark.parametrize(
+    "count",
+    [
+        20_000,
+        pytest.param(200_000, marks=pytest.mark.slow),
+        pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)]),
+    ],
+)
+def test_mutated_messages_are_decoded_or_refused_and_nothing_else(count: int) -> None:
+    assert fuzz(count, seed=1) > count // 2
 
 
 def test_the_page_about_the_header_lists_its_fields_in_their_order() -> None:
