@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from van.quantities import Unit, format_quantity, parse_quantity
 
+_LONGEST_NUMBER = 40  # characters
 _TRUE, _FALSE = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
@@ -104,12 +105,16 @@ def _parse_bool(text: str) -> bool:
 
 
 def _parse_int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(
-            f"expected a whole number, got {text!r}{_comment_or_indent(text)}"
-        ) from None
+    if len(text) <= _LONGEST_NUMBER:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(
+                f"expected a whole number, got {text!r}{_comment_or_indent(text)}"
+            ) from None
+        if abs(value) < 1 << 64:  # no setting means more, and floats end somewhere
+            return value
+    raise ValueError(f"expected a whole number below 2^64, got {text[:_LONGEST_NUMBER]!r}")
 
 
 def _parse_float(text: str) -> float:

@@ -113,6 +113,8 @@ def parse_quantity(text: str, unit: Unit) -> float | int:
         if not math.isfinite(float(value)):
             raise ValueError(f"{text!r} is no finite {unit.name}")
         return float(value)
+    if value >= 1 << 63:
+        raise ValueError(f"{text!r} is more than any {unit.name} can be")
     if value != value.to_integral_value():
         raise ValueError(f"{text!r} is not a whole number of bytes")
     return int(value)

@@ -39,7 +39,7 @@ from van.quantities import SECONDS, parse_quantity
 _TOKEN = re.compile(r"[0-9][0-9.]*(?:[eE][+-]?[0-9]+)?[A-Za-z]*|[A-Za-z_]+|\S")
 _VERBS = (*ACTS, *HARMS, "partition")
 _LONGEST_SHOWN = 60  # characters of a plan around a mistake
-_MOST_DIGITS = 9  # of a rank
+_MOST_DIGITS = 9  # of a rank or a count
 
 
 class PlanError(ValueError):
@@ -114,7 +114,9 @@ class _Reader:
 
     def _fail(self, problem: str, token: _Token | None = None, hint: str = "") -> NoReturn:
         token = token or self._next
-        got = f"got {token.text!r}{hint}" if token.text else "the plan ends"
+        text = token.text
+        shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+        got = f"got {shown!r}{hint}" if text else "the plan ends"
         raise PlanError(f"{problem}, {got}", self._text, token.place)
 
     def _one_of(self, words: Sequence[str], what: str) -> str:
@@ -148,7 +150,9 @@ class _Reader:
         if self._has("between"):
             one = self._who()
             self._expect("and")
-            between = (one, self._who())
+            before, between = self._next, (one, self._who())
+            if _is_one_node(*between):
+                self._fail("a node sends itself no messages", before)
         start = self._time() if self._has("from") or self._has("@") else None
         before = self._next
         duration = self._duration()
@@ -161,7 +165,7 @@ class _Reader:
         self._expect("from")
         before = self._next
         other = self._who()
-        if (one == other and one.rank is not None) or one == other == Who(Role.SCHEDULER):
+        if _is_one_node(one, other):
             self._fail("a node is not parted from itself", before)
         self._expect("@")
         return Partition(one, other, self._time(), self._duration())
@@ -189,9 +193,10 @@ class _Reader:
 
     def _nth(self, event: Event) -> int:
         token = self._take()
-        if not (token.text.isascii() and token.text.isdigit() and int(token.text[:9]) > 0):
+        is_number = token.text.isascii() and token.text.isdigit()
+        if not is_number or len(token.text) > _MOST_DIGITS or not int(token.text):
             self._fail(f"expected which {event}, counted from 1", token)
-        return int(token.text[:9])
+        return int(token.text)
 
     def _time(self, what: str = "a time such as 20s") -> float:
         token = self._take()
@@ -215,6 +220,13 @@ class _Reader:
             self._fail("expected a share such as 2%, more than 0% and at most 100%", token)
         self._expect("%")
         return percent
+
+
+def _is_one_node(one: Who, other: Who) -> bool:
+    """Whether both are the same node, not only of the same role."""
+    if one.role is other.role is Role.SCHEDULER:
+        return True
+    return one == other and one.rank is not None
 
 
 def _no_such_rank(role: Role, rank: int, count: int) -> str:

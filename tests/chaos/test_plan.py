@@ -44,7 +44,8 @@ def message_faults(draw: st.DrawFn) -> MessageFault:
     harm = draw(st.sampled_from(HARMS))
     percent = draw(st.floats(0, 100, exclude_min=True))
     up_to = None if harm == "drop" else draw(st.none() | TIMES)
-    between = draw(st.none() | st.tuples(ANYBODY, ANYBODY))
+    pairs = st.tuples(ANYBODY, ANYBODY).filter(lambda pair: pair[0] != pair[1])
+    between = draw(st.none() | pairs)
     return MessageFault(harm, percent, up_to, between, *draw(STARTS))
 
 
@@ -105,6 +106,10 @@ def test_the_plan_of_the_docs() -> None:
         ("kill server:x@20s", "expected the rank of a server", "x"),
         ("stop worker@barrier:0", "counted from 1", "0"),
         ("kill scheduler:1@2s", "there is one scheduler", "1@"),
+        ("partition scheduler from scheduler:0@2s", "not parted from itself", "scheduler:0"),
+        ("drop 2% between worker:0 and worker:0", "itself no messages", "worker:0"),
+        ("kill server@barrier:9999999999", "counted from 1", "9999999999"),
+        (f"kill server:{'9' * 500}@2s", f"got '{'9' * 60}…'", "999"),
         ("kill server@2s kill worker@3s", "expected ','", "kill worker"),
         ("drop 2%, partition server:1 from server:1@2s", "not parted from itself", "server:1@"),
     ],

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from kv.config import ParamSyncConfig, ServerConfig
 from postoffice.config import ClusterConfig
-from pslite.config import JobConfig, RunConfig, own_sections, parse_job, read_job, read_section
+from pslite.config import (
+    JobConfig,
+    RunConfig,
+    field_types,
+    own_sections,
+    parse_job,
+    read_job,
+    read_section,
+)
 from pslite.explain import explain, field_comments
 from pslite.ini import Entry, parse_ini, split_assignments, to_assignments, to_ini
 from van.config import VanConfig
@@ -91,6 +99,8 @@ def test_an_empty_text_is_none_or_an_empty_list() -> None:
         ("rate", "nan", "expected a finite number"),
         ("is_on", "maybe", "expected yes or no"),
         ("ports", "1, x", "expected a whole number, got 'x'"),
+        ("count", "9" * 5000, f"expected a whole number below 2^64, got '{'9' * 40}'"),
+        ("count", str(1 << 64), "expected a whole number below 2^64"),
         ("lable", "x", "unknown key; did you mean label?"),
         ("zzz", "x", "unknown key; known: size, time"),
     ],
@@ -101,6 +111,24 @@ def test_a_wrong_setting_names_file_section_and_key(key: str, text: str, said: s
 
     assert said in str(caught.value)
     assert (caught.value.file, caught.value.section, caught.value.key) == ("my.ini", "all", key)
+
+
+ODD = ["abc", "-1", "nan", "-inf", "1e999", "", "9" * 400, "9" * 5000, "0x10", "1.5", "true", "%"]
+ODD += ["a,b", ",", "1e308d", "99999999999999999999s", "18446744073709551615", "999999PiB", "[x]"]
+
+
+@pytest.mark.parametrize("section", sorted(own_sections()))
+def test_whatever_a_setting_says_it_is_a_value_or_a_mistake_of_that_key(section: str) -> None:
+    named: set[str | None] = set()
+    for key in field_types(own_sections()[section]):
+        for text in ODD:
+            try:
+                job = read_job(None, [f"{section}.{key}={text}"])
+            except ConfigError as error:
+                named.add(error.section)
+            else:
+                assert parse_job(job.to_ini()) == job
+    assert named == {section}
 
 
 def test_a_key_without_default_must_be_given() -> None:
@@ -289,11 +317,13 @@ jobs = st.builds(
 )
 
 
+@settings(deadline=None)  # a busy machine
 @given(jobs)
 def test_a_job_reads_back_from_its_ini_text(job: JobConfig) -> None:
     assert parse_job(job.to_ini()) == job
 
 
+@settings(deadline=None)  # a busy machine
 @given(jobs)
 def test_a_job_reads_back_from_its_assignments(job: JobConfig) -> None:
     assert read_job(None, split_assignments(job.to_assignments())) == job
