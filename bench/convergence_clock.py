@@ -17,8 +17,10 @@ from apps.ctr.batch import Rows
 from apps.ctr.learner import Learner
 from apps.ctr.modelconf import ModelConfig
 from apps.ctr.schema import Schema
+from kv.clipping import Clipping
 from kv.local import LocalCluster
 from kv.local_worker import LocalWorker
+from kv.pipelining import Pipeline
 from kv.protocols import Request, Worker, Write
 from pslite.simulate.cores import Events
 
@@ -47,14 +49,24 @@ class Deferred:
     def __init__(self, worker: LocalWorker) -> None:
         self._worker = worker
         self._writes: Sequence[Write] = ()
+        self._clipping: Clipping | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
 
+    def pipeline(self, depth: int = 1) -> Pipeline:
+        """A pipeline whose pushes are kept, too."""
+        return Pipeline(cast(Worker, self), depth)
+
     def push_many(
-        self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
+        self,
+        writes: Sequence[Write],
+        *,
+        weight: float = 1.0,
+        priority: int = 0,
+        clipping: Clipping | None = None,
     ) -> Request:
-        self._writes = writes
+        self._writes, self._clipping = writes, clipping
         return 0
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
@@ -75,7 +87,7 @@ class Deferred:
 
     def send(self) -> None:
         """Make the pushes."""
-        self._worker.push_many(self._writes)
+        self._worker.push_many(self._writes, clipping=self._clipping)
 
     def end_step(self) -> None:
         """The step is over."""
