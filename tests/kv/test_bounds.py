@@ -79,8 +79,9 @@ def test_bounds_are_rounded_inwards(ends: tuple[float, float], storage: str) -> 
         found = stored_bounds(SGD(weight_bounds=ends), storage)
     except SettingError:
         found = None
-        lowest = kind(max(ends[0], -float(np.finfo(kind).max)))
-        above = [lowest, np.nextafter(lowest, kind(np.inf))]
+        with np.errstate(over="ignore", under="ignore"):  # beyond the greatest is infinity
+            lowest = kind(max(ends[0], -float(np.finfo(kind).max)))
+            above = [lowest, np.nextafter(lowest, kind(np.inf))]
         assert not any(ends[0] <= float(x) <= ends[1] for x in above)  # there is none
     if found is not None:
         least, greatest = (kind(end) for end in found)
