@@ -502,19 +502,22 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         take: Callable[[Message], bool] | None = asking.take if takes else None
         if writes and self._stale is not None:
             take = self._stale.taking(take)
-        request = self._customer.new_request(
-            [lines.servers[piece.server] for piece in pieces],
-            finish,
-            take=take,
-            recut=asking.recut,
-            cuts=[piece.number for piece in pieces],
-            is_quiet=is_quiet,
-            after=None if settling is None else asking.note,
-        )
+        made: list[int] = []
         try:
+            request = self._customer.new_request(
+                [lines.servers[piece.server] for piece in pieces],
+                finish,
+                take=take,
+                recut=asking.recut,
+                cuts=[piece.number for piece in pieces],
+                is_quiet=is_quiet,
+                after=None if settling is None else asking.note,
+                made=made,
+            )
             asking.send(request, self._customer.oldest)
         except BaseException:
-            self._customer.forget(request)  # nobody will answer it
+            for timestamp in made:
+                self._customer.forget(timestamp)  # nobody will answer it
             raise
         if settling is not None:
             self.encoders.follow(request, settling)
@@ -610,13 +613,14 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             raise KVError("this worker is closed")
         clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
         through = bool(servers) and is_dispatcher(servers[0])
-        timestamp = self._customer.new_request(
-            servers,
-            unfolding(finish) if through else finish,
-            recut=self._tell_directly if through else None,
-        )
-        oldest = self._customer.oldest
-        with self._customer.sending(timestamp):
+        with self._customer.sending() as made:
+            timestamp = self._customer.new_request(
+                servers,
+                unfolding(finish) if through else finish,
+                recut=self._tell_directly if through else None,
+                made=made,
+            )
+            oldest = self._customer.oldest
             for server in servers:
                 meta = Meta(
                     recipient=server,

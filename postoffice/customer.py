@@ -151,6 +151,7 @@ class Customer:
         cuts: Sequence[int] | None = None,
         is_quiet: bool = False,
         after: Callable[[Message], None] | None = None,
+        made: list[int] | None = None,
     ) -> int:
         """Number a request to `recipients`; it is done when each of them has answered.
 
@@ -165,6 +166,8 @@ class Customer:
             is_quiet: neither `wait_all` nor `raise_failed` cares for it.
             after: called with the answers that come after the request has failed, which `take` does
                 not get.
+            made: gets the timestamp before anything else happens, for who forgets the request if
+                it is not sent, whatever comes in between.
         Returns:
             The (first) timestamp.
         Raises:
@@ -173,6 +176,8 @@ class Customer:
         request = _Request(finish, callback, take, recut, is_quiet, after)
         with self._lock:
             request.first = first = self._next
+            if made is not None:
+                made.append(first)
             if len(recipients) == 1 and (cuts is None or cuts[0] == 0):
                 request.waiting_for = {(first, recipients[0], 1): None}
                 request.expected = 1
@@ -232,12 +237,17 @@ class Customer:
                 raise  # else the map was quicker than the news of who has come: it is sent again
 
     @contextlib.contextmanager
-    def sending(self, timestamp: int) -> Iterator[None]:
-        """Around the sending of a request: if it fails, nobody will answer, and it is forgotten."""
+    def sending(self, *timestamps: int) -> Iterator[list[int]]:
+        """Around the sending of requests: if it fails, nobody will answer, and they are forgotten.
+
+        So are those that are made within and put into the list that this yields.
+        """
+        made = list(timestamps)
         try:
-            yield
+            yield made
         except BaseException:
-            self.forget(timestamp)
+            for timestamp in made:
+                self.forget(timestamp)
             raise
 
     def forget(self, timestamp: int) -> None:
@@ -299,7 +309,7 @@ class Customer:
             try:
                 if not request.take(message):
                     return
-            except BaseException as error:  # raised where the request is waited for
+            except Exception as error:  # raised where the request is waited for
                 request.error = error
         elif request.after is not None:
             request.after(message)
@@ -392,6 +402,7 @@ class Customer:
         """Send what is due; by the thread that drives the van, from time to time."""
         if self._dead:
             self._fail_dead(now)
+        self._complete_late()
         for message in self.due(now):
             self.postoffice.counts["sent again"] += 1
             if self._has_left(message):  # while the request was made; others have what it had
@@ -400,6 +411,12 @@ class Customer:
                 self.postoffice.send(message)
             except (PostofficeError, VanError) as error:  # no room, or nobody there: later
                 log.debug("%r is not sent again now: %s", message, error)
+
+    def _complete_late(self) -> None:
+        """Complete what has all its answers: taking the last one was interrupted by a signal."""
+        for request in dict.fromkeys(list(self._open.values())):
+            if request.expected and not request.waiting_for:
+                self._complete(request)
 
     def _has_left(self, message: Message) -> bool:
         """Whether a message's recipient has left, and others were asked in its place."""
@@ -470,6 +487,7 @@ class Customer:
                         self._settle(request, place)
 
     def _complete(self, request: _Request) -> None:
+        """Note that nothing more is to come. May come again, where this was interrupted."""
         if request.error is None:
             try:
                 if request.finish is not None:
@@ -479,12 +497,12 @@ class Customer:
                     request.callback()
             except BaseException as error:  # raised where the request is waited for
                 request.error = error
-        request.answers.clear()
         with self._lock:
-            self._close(request)
             request.is_done = True
+            self._close(request)
             if request.error is None and request.finish is None and not request.is_quiet:
                 self._note_end(request)
+        request.answers.clear()
 
     def _note_end(self, request: _Request) -> None:
         """Forget a request that is done, but for how many answered. The lock is held."""

@@ -137,8 +137,7 @@ class EtcdJournal:
         return [base64.b64decode(entry.get("value", "")) for entry in entries]
 
     def _range(self) -> dict[str, Any]:
-        records = self._prefix + "records/"
-        return {"key": _b64(records), "range_end": _b64(records[:-1] + chr(ord("/") + 1))}
+        return _records_of(self._prefix)
 
     def append(self, record: bytes) -> None:
         """Add a record, if this scheduler still leads.
@@ -184,9 +183,10 @@ class EtcdJournal:
             raise LeadershipLostError(self._etcd.endpoint)
 
     def clear(self) -> None:
-        """Forget all: the job is over."""
+        """Forget all: the job is over, or another one begins."""
         try:
             self._as_leader([{"requestDeleteRange": self._range()}])
+            self._count = 0
         except JournalError as error:
             log.warning("what the job kept is not removed: %s", error)
 
@@ -209,6 +209,20 @@ def scheduler_address(etcd: Etcd, job: str) -> str | None:
     """Where the leading scheduler of `job` listens, if there is one. Raises `JournalError`."""
     entries = etcd.call("kv/range", {"key": _b64(f"pslite/{job}/address")}).get("kvs", [])
     return base64.b64decode(entries[0]["value"]).decode() if entries else None
+
+
+def forget(etcd: Etcd, job: str) -> None:
+    """Forget what a job kept all of whose nodes have ended, whoever leads now.
+
+    Raises `JournalError`.
+    """
+    etcd.call("kv/deleterange", _records_of(f"pslite/{job}/"))
+
+
+def _records_of(prefix: str) -> dict[str, Any]:
+    """The range of the keys of a job's records."""
+    records = prefix + "records/"
+    return {"key": _b64(records), "range_end": _b64(records[:-1] + chr(ord("/") + 1))}
 
 
 def _b64(text: str) -> str:

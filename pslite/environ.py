@@ -17,6 +17,8 @@ which `PSLITE_CONF` names and `PSLITE_SET` overrides.
     PSLITE_SET                      lines section.key=value; an indented line continues a value
     PSLITE_RANK                     the rank this node asks for
     PSLITE_RUN                      the job's run folder, for what nodes write there (the ledger)
+    PSLITE_BEGINS                   1: a job begins with this scheduler; what etcd has of one before
+                                    is forgotten
     PSLITE_LIFE                     a number of this process alone, by which its launcher tells the
                                     scheduler of its end
     PSLITE_LAUNCHER                 stdin: where a scheduler hears from its launcher
@@ -60,6 +62,7 @@ OURS = (
     "PSLITE_SET",
     "PSLITE_RANK",
     "PSLITE_RUN",
+    "PSLITE_BEGINS",
     "PSLITE_LIFE",
     "PSLITE_LAUNCHER",
 )
@@ -76,6 +79,7 @@ class NodeSettings:
     job: JobConfig
     verbose: int = 0
     run_dir: Path | None = None  # the job's folder; None: nodes write no files
+    begins: bool = False  # of a scheduler: a job begins with it, whatever etcd has of one before
     life: int | None = None  # what its launcher knows this process by; None: it has no launcher
     hears_launcher: bool = False  # a scheduler whose standard input is a pipe from its launcher
 
@@ -142,6 +146,7 @@ def from_environ(
         job=replace(job, cluster=cluster, van=_van(env, job.van), chaos=_chaos(env, job.chaos)),
         verbose=verbosity(env),
         run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
+        begins=env.get("PSLITE_BEGINS") == "1",
         life=_whole(env, "PSLITE_LIFE", _MOST_LIFE),
         hears_launcher=env.get("PSLITE_LAUNCHER") == "stdin",
     )
@@ -185,6 +190,8 @@ def to_environ(settings: NodeSettings) -> dict[str, str]:
         env["PSLITE_RANK"] = str(settings.rank)
     if settings.run_dir is not None:
         env["PSLITE_RUN"] = str(settings.run_dir)
+    if settings.begins:
+        env["PSLITE_BEGINS"] = "1"
     if settings.life is not None:
         env["PSLITE_LIFE"] = str(settings.life)
     if settings.hears_launcher:

@@ -179,13 +179,14 @@ class LocalJob:
                 self._turn()
 
     def _start_all(self) -> None:
-        self._start_node(Role.SCHEDULER, 0, self._job, self._options.node_command)
+        node_command = self._options.node_command
+        self._start_node(Role.SCHEDULER, 0, self._job, node_command, begins=True)
         job = self._met = self._await_scheduler()
         if job is not None:
             for rank in range(job.cluster.servers):
-                self._start_node(Role.SERVER, rank, job, self._options.node_command)
+                self._start_node(Role.SERVER, rank, job, node_command)
             for rank in range(job.cluster.dispatchers):
-                self._start_node(Role.DISPATCHER, rank, job, self._options.node_command)
+                self._start_node(Role.DISPATCHER, rank, job, node_command)
             for rank in range(job.cluster.workers):
                 self._start_node(Role.WORKER, rank, job, self._command)
             self._note(state="running", scheduler=f"tcp://{job.cluster.scheduler}")
@@ -214,7 +215,9 @@ class LocalJob:
     def _is_running(self) -> bool:
         return self._life.phase is Phase.RUNNING and self._met is not None
 
-    def _start_node(self, role: Role, rank: int, job: JobConfig, command: Sequence[str]) -> None:
+    def _start_node(
+        self, role: Role, rank: int, job: JobConfig, command: Sequence[str], begins: bool = False
+    ) -> None:
         name = NodeName(role, rank)
         settings = NodeSettings(
             role=role,
@@ -222,6 +225,7 @@ class LocalJob:
             job=job,
             verbose=self._options.verbose,
             run_dir=None if self._run_dir is None else self._run_dir.path.resolve(),
+            begins=begins,
             life=self._obituaries.born(name),
             hears_launcher=name == SCHEDULER,
         )

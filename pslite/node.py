@@ -183,6 +183,8 @@ def _journal(settings: NodeSettings) -> Journal | None:
         journal = EtcdJournal(Etcd(cluster.etcd), settings.job.run.name)
         log.info("the scheduler waits until it may lead")
         journal.campaign()
+        if settings.begins:
+            journal.clear()
         return journal
     return FileJournal(cluster.journal) if cluster.journal else None
 

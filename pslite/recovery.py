@@ -8,16 +8,21 @@ replicas = 0, stop              the job ends, and says which checkpoint is the l
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 from kv.checkpoint import last_good
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointError
+from postoffice.errors import JournalError
+from postoffice.etcd import Etcd, forget
 from postoffice.node import Role
 from pslite.config import JobConfig
 from pslite.kept import places_of, same_place
 from pslite.lifecycle import NodeName, Tolerance
+
+log = logging.getLogger(__name__)
 
 _LESS_FRAIL = "[cluster] replicas = 1 would have kept its rows on another server"
 
@@ -62,6 +67,11 @@ class Recovery:
         found = _last_good(config)
         if job.cluster.journal:
             Path(job.cluster.journal).unlink(missing_ok=True)
+        if job.cluster.etcd:  # where a standby may read it before the job's own scheduler is there
+            try:
+                forget(Etcd(job.cluster.etcd), job.run.name)
+            except JournalError as error:
+                log.warning("what the nodes that were ended kept is not removed: %s", error)
         if found is None or found == self._former:
             return job, f"from its beginning, as there is no checkpoint of it in {config.dir} yet"
         again = replace(job, checkpoint=replace(config, resume=found))

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import zmq
@@ -139,17 +141,21 @@ class ZmqVan:
         parcel = self._ends.parcel(message)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("send %r", message)
-        leader = self._leader
-        if leader is None and not self._outbox and self._try_lead():
+        leader, me = self._leader, threading.get_ident()
+        if leader is None and not self._outbox:
             try:
-                self._post(parcel)
+                is_led = self._try_lead()
+                if is_led:
+                    self._post(parcel)
             finally:
-                self._stop_leading()
-            if self._outbox:  # what others queued while they saw us leading
-                self._send_outbox()
-            return
+                if self._leader == me:
+                    self._stop_leading()
+            if is_led:
+                if self._outbox:  # what others queued while they saw us leading
+                    self._send_outbox()
+                return
         self._outbox.append(parcel)
-        if leader != threading.get_ident():
+        if leader != me:
             self._send_outbox()
 
     def has_room(self, node: int) -> bool:
@@ -169,11 +175,17 @@ class ZmqVan:
 
     def _send_outbox(self) -> None:
         """Send what is queued, or see that whoever leads does."""
-        while self._outbox and self._try_lead():
+        me, is_led = threading.get_ident(), True
+        while self._outbox and is_led:
+            if self._leader == me:
+                return  # whoever leads here sends it
             try:
-                self._flush()
+                is_led = self._try_lead()
+                if is_led:
+                    self._flush()
             finally:
-                self._stop_leading()
+                if self._leader == me:
+                    self._stop_leading()
         if self._outbox:
             self._ends.wake()
 
@@ -185,25 +197,39 @@ class ZmqVan:
         self._refuse_fork()
         deadline = None if timeout is None else time.monotonic() + timeout
         me = threading.get_ident()
-        if self._leader == me:  # a handler waits: it goes on leading
-            return self._lead_until(done, deadline)
-        with self._lock:
-            if self._leader is None:
-                self._leader = me
-            else:
-                self._waiting += 1
-                try:
-                    if not self._follow_until(done, deadline):
-                        return done()
-                finally:
-                    self._waiting -= 1
-                    self._last_wait = time.monotonic()
+        if self._leader == me:
+            if not self._has_leaked(sys._getframe().f_back):  # a handler waits: it goes on leading
+                return self._lead_until(done, deadline)
+            self._stop_leading()
         try:
+            with self._lock:
+                if self._leader is None:
+                    self._leader = me
+                else:
+                    self._waiting += 1
+                    try:
+                        if not self._follow_until(done, deadline):
+                            return done()
+                    finally:
+                        self._waiting -= 1
+                        self._last_wait = time.monotonic()
             return self._lead_until(done, deadline)
         finally:
-            self._stop_leading()
-            if self._outbox:  # what others queued while they saw us leading
-                self._send_outbox()
+            if self._leader == me:
+                self._stop_leading()
+                if self._outbox:  # what others queued while they saw us leading
+                    self._send_outbox()
+
+    def _has_leaked(self, frame: FrameType | None) -> bool:
+        """Whether a thread that is said to lead does not, as its stack shows.
+
+        So it is where two signals, whose handlers raised, came at the end of leading.
+        """
+        while frame is not None:
+            if frame.f_code in _LEADING and frame.f_locals.get("self") is self:
+                return False
+            frame = frame.f_back
+        return True
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
@@ -297,17 +323,18 @@ class ZmqVan:
         if self._leader == threading.get_ident():
             act()
             return
-        with self._lock:
-            self._waiting += 1
-            try:
-                self._follow_until(lambda: False, None)
-            finally:
-                self._waiting -= 1
         try:
+            with self._lock:
+                self._waiting += 1
+                try:
+                    self._follow_until(lambda: False, None)
+                finally:
+                    self._waiting -= 1
             act()
         finally:
-            self._stop_leading()
-            self._send_outbox()
+            if self._leader == threading.get_ident():
+                self._stop_leading()
+                self._send_outbox()
 
     def _try_lead(self, background: bool = False) -> bool:
         with self._lock:
@@ -329,6 +356,8 @@ class ZmqVan:
             idle = time.monotonic() - self._last_wait
             if self._waiting or idle < _GRACE or not self._try_lead(background=True):
                 self._closed.wait(_GRACE)
+                if idle > _HEARTBEAT:
+                    self._look_for_leader()
                 continue
             try:
                 while not self._is_background_over():
@@ -338,6 +367,14 @@ class ZmqVan:
             finally:
                 self._stop_leading()
                 self._send_outbox()
+
+    def _look_for_leader(self) -> None:
+        """Nobody has waited for long: does the leader lead?"""
+        leader = self._leader
+        if leader is not None and self._has_leaked(sys._current_frames().get(leader)):
+            with self._lock:
+                if self._leader == leader:
+                    self._leader = None
 
     def _is_background_over(self) -> bool:
         return self._waiting > 0 or self._closed.is_set()
@@ -359,6 +396,19 @@ class ZmqVan:
 
     def __repr__(self) -> str:
         return f"<ZmqVan {self.address} waiting={self._waiting}>"
+
+
+_LEADING = frozenset(
+    method.__code__
+    for method in (
+        ZmqVan.send,
+        ZmqVan.wait,
+        ZmqVan._as_owner,
+        ZmqVan._send_outbox,
+        ZmqVan._run_background,
+    )
+)
+"""In calls of these a thread leads."""
 
 
 def new_context() -> zmq.Context[Any]:

@@ -21,6 +21,9 @@ class LaneConnection(LaneSender):
         config: limits.
         address: of the node at the other end; of an accepted one the first packet tells it.
         returning: where this adds itself when it has regions to give back.
+
+    Attributes:
+        fd: of the socket, also when it is closed.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class LaneConnection(LaneSender):
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * packets.LARGEST)
         super().__init__(sock, config.shared_memory)
+        self.fd = sock.fileno()
         self.address = address
         self.is_ended = False
         self._returning = returning
@@ -40,9 +44,6 @@ class LaneConnection(LaneSender):
         self._receiver = LaneReceiver(
             sock, config, self._note_hello, self.add_return, self.pool.give_back
         )
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
 
     def _note_hello(self, address: str) -> None:
         self.address = self.address or address

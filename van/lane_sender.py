@@ -158,10 +158,12 @@ class LaneSender:
         except OSError as error:
             raise ConnectionEndedError("") from error
         if self._descriptors:
-            for fd in self._descriptors:
-                os.close(fd)
-            self._descriptors = []
+            self._close_descriptors()
         return True
+
+    def _close_descriptors(self) -> None:
+        while self._descriptors:  # none is closed twice, even if this is interrupted
+            os.close(self._descriptors.pop())
 
     def _begin(self, parcel: Parcel) -> list[Frame]:
         """The first packet of a message; what does not fit in is left in `_parts`."""
@@ -207,9 +209,7 @@ class LaneSender:
     def close(self) -> None:
         """Give up the memory."""
         self.pool.close()
-        for fd in self._descriptors:
-            os.close(fd)
-        self._descriptors = []
+        self._close_descriptors()
 
 
 def _bytes_of(array: Any) -> memoryview:

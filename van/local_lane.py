@@ -127,8 +127,8 @@ class LocalLane:
 
     def _adopt(self, sock: socket.socket, address: str) -> LaneConnection:
         made = LaneConnection(sock, self._config, address, self.returning)
-        self._connections[made.fileno()] = made
-        self._poller.register(made.fileno(), lambda events: self._note_ready(made, events))
+        self._connections[made.fd] = made
+        self._poller.register(made.fd, lambda events: self._note_ready(made, events))
         return made
 
     def _note_ready(self, connection: LaneConnection, events: int) -> None:
@@ -213,7 +213,7 @@ class LocalLane:
 
     def _watch(self, connection: LaneConnection, is_blocked: bool) -> None:
         if is_blocked != (connection in self._writing):
-            self._poller.modify(connection.fileno(), READ | WRITE if is_blocked else READ)
+            self._poller.modify(connection.fd, READ | WRITE if is_blocked else READ)
             (self._writing.add if is_blocked else self._writing.discard)(connection)
 
     def next_message(self) -> Message | None:
@@ -234,10 +234,12 @@ class LocalLane:
         return None
 
     def _end(self, connection: LaneConnection, why: str, count: str = "malformed") -> None:
+        """End a connection. May come a second time, where the first was interrupted anywhere."""
         if why:
             self._drops.add(count, connection.address or "local", why)
-        self._poller.unregister(connection.fileno())
-        del self._connections[connection.fileno()]
+        if self._connections.get(connection.fd) is connection:
+            self._poller.unregister(connection.fd)
+            del self._connections[connection.fd]
         self._writing.discard(connection)
         self.returning.discard(connection)
         connection.close()
@@ -267,6 +269,6 @@ class LocalLane:
         for connection in self._connections.values():
             with contextlib.suppress(ConnectionEndedError):
                 connection.is_blocked_after_pump()
-            self._poller.unregister(connection.fileno())
+            self._poller.unregister(connection.fd)
             connection.close()
         self._connections.clear()

@@ -208,6 +208,5 @@ class SlabPool:
         with self._lock:
             self._is_closed = True
             self._memory.clear()
-            for _, _, fd in self._fresh:
-                os.close(fd)
-            self._fresh = []
+            while self._fresh:
+                os.close(self._fresh.pop()[2])

@@ -34,9 +34,11 @@ class Timers:
         """What is to be called now, the longest overdue first."""
         calls = []
         while self.next_due <= now:
-            _, _, seconds, call = heapq.heappop(self._heap)
+            _, _, seconds, call = self._heap[0]
             calls.append(call)
-            self._push(now + seconds, seconds, call)
+            # At once: an exception out of a signal handler may come between any two steps.
+            heapq.heapreplace(self._heap, (now + seconds, next(self._serials), seconds, call))
+            self.next_due = self._heap[0][0]
         return calls
 
     def clear(self) -> None:

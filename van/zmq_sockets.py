@@ -83,6 +83,7 @@ class ZmqPeer:
         self._zero_copy_from = config.zero_copy_from
         # Some pieces ahead keep the connection busy: giving one more takes a turn of our thread.
         self._most_lent = LENT_PIECES * config.chunk
+        self._is_torn = False  # as in `lane_sender`: a message may have been begun and not ended
         self._lent = 0  # bytes that ZeroMQ has not sent yet, less those in `_returned`
         self._returned: deque[int] = deque()  # filled by ZeroMQ's thread
 
@@ -131,6 +132,9 @@ class ZmqPeer:
                 return False
         flags, last = _DONTWAIT | _SNDMORE, len(frames) - 1
         send = self._dealer.send
+        if self._is_torn and not self._end_torn():
+            return False
+        self._is_torn = True
         for position, frame in enumerate(frames):
             if position == last:
                 flags = _DONTWAIT
@@ -145,8 +149,22 @@ class ZmqPeer:
                     send(self._lend(frame, nbytes), flags, copy=False)
             except zmq.Again:
                 if position == 0:
+                    self._is_torn = False
                     return False
                 raise  # libzmq takes a message whole once it took its first frame
+        self._is_torn = False
+        return True
+
+    def _end_torn(self) -> bool:
+        """End a message that an exception out of a signal handler came into; False: not now.
+
+        What the peer then gets is no message, or none with as many frames as its header says.
+        """
+        try:
+            self._dealer.send(b"", _DONTWAIT)
+        except zmq.Again:
+            return False
+        self._is_torn = False
         return True
 
     def _lend(self, frame: Frame, nbytes: int) -> memoryview:
@@ -219,6 +237,7 @@ class ZmqSockets:
         # ZeroMQ signals only that something has changed: after a signal its sockets are asked
         # until they have nothing more, and then the next signal is waited for.
         self.may_receive, self._is_signalled = True, False
+        self._is_torn = False  # a message may have been begun and not read to its end
         poller.register(self._router_fd, self._note_change)
 
     def _note_change(self, events: int) -> None:
@@ -279,7 +298,11 @@ class ZmqSockets:
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None; what is not one of ours is dropped."""
+        if self._is_torn:
+            self._skip_rest()
+            self._is_torn = False
         while self.may_receive:
+            self._is_torn = True
             # Asking costs a fifth of an attempt that fails; but just after a signal it succeeds.
             if self._is_signalled:
                 self._is_signalled = False
@@ -295,7 +318,9 @@ class ZmqSockets:
             receive = self._receive_one if self._gate is None else self._receive_known
             message = receive(routing_id)
             if message is not None:
+                self._is_torn = False
                 return message
+        self._is_torn = False
         return None
 
     def _receive_known(self, routing_id: zmq.Frame) -> Message | None:

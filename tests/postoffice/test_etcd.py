@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from postoffice.errors import JournalError, LeadershipLostError
-from postoffice.etcd import Etcd, EtcdJournal, scheduler_address
+from postoffice.etcd import Etcd, EtcdJournal, forget, scheduler_address
 
 LIMIT = 60.0
 
@@ -69,6 +69,26 @@ def test_a_standby_that_is_not_needed_gives_up(etcd: str) -> None:
 
     first.close()
     second.close()
+
+
+def test_what_a_job_kept_whose_nodes_have_ended_is_forgotten_whoever_leads(etcd: str) -> None:
+    ended, standby = (EtcdJournal(Etcd(etcd), "again", ttl=1) for _ in range(2))
+    other = EtcdJournal(Etcd(etcd), "again2")
+    for journal in (ended, other):
+        assert journal.campaign()
+        journal.load()
+        journal.append(b"nodes")
+    ended._over.set()  # killed: its lease ends by itself
+
+    forget(Etcd(etcd), "again")
+
+    assert standby.campaign()
+    assert standby.load() == []
+    assert other.load() == [b"nodes"]
+    standby.append(b"new")
+    assert standby.load() == [b"new"]
+    for journal in (ended, standby, other):
+        journal.close()
 
 
 def test_an_etcd_that_is_not_there_is_a_clear_error() -> None:
