@@ -46,6 +46,7 @@ OWNERS = {
     "pyarrow": ["sample.*", "feature_extract.*", "apps.*", "pslite.checkpoint_export"],
     "xxhash": ["feature_extract.*", "apps.*"],
     "fsspec": ["kv.checkpoint.places"],
+    "zstandard": ["kv.compression.lossless"],
     "tqdm": ["sample.*", "feature_extract.*", "apps.*", "pslite.*"],
     "matplotlib": ["apps.*", "pslite.bench.*", "pslite.simulate.plot"],
 }
