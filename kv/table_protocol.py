@@ -49,7 +49,8 @@ answer when it was made: they belong before it, though it may overtake them.
 A key list may come in other forms (`kv.keylists`). `meta.key_list`, if it is not 0, is the
 signature of all key lists of the request: with the keys present the server remembers them under it;
 with `named` in the body they are absent, and those remembered are meant. `coded` in the body lists
-the numbers of arrays that are keys as differences, in bytes.
+the numbers of arrays that are keys as differences, in bytes. `packed` lists those that are values
+in fewer bytes (`kv.compression`), counted when all keys are there; of an answer, too.
 """
 
 from __future__ import annotations

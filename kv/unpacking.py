@@ -80,7 +80,7 @@ class Unpacker:
     def _unpack_table(self, message: Message, table: Table, keys: int | None, value: int) -> None:
         arrays, frame = message.arrays, message.arrays[value]
         rows = table.names.size if keys is None else arrays[keys].size
-        began = time.thread_time()
+        began = time.perf_counter()
         found = decode(frame, rows, table.spec.dim)
         if found.head.flags & DELTA:
             names = table.names.astype(np.uint64) if keys is None else arrays[keys]
@@ -94,7 +94,7 @@ class Unpacker:
         with self._lock:
             counts = self._counts_of(table, message)
             counts.add(rows, found.head.count, 4 * rows * table.spec.dim, frame.nbytes)
-            counts.seconds += time.thread_time() - began
+            counts.seconds += time.perf_counter() - began
 
     def _base(self, meta: Meta, table: Table) -> Base:
         """The last updates of a table from the life of a sender."""

@@ -6,7 +6,7 @@ keeps errors can keep those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -122,8 +122,8 @@ def encode(
     if base is not None:
         last, names = base
         residuals.subtract_rows(last.data, last.find(names if kept is None else names[kept]), y)
-        head = replace(head, flags=flags | packets.DELTA, stream=last.run, place=last.place)
-    head, sections = _numbers(chain, head, y, by_row)
+        head.flags, head.stream, head.place = flags | packets.DELTA, last.run, last.place
+    sections = _numbers(chain, head, y, by_row)
     if flags & packets.SOME_ROWS:
         assert kept is not None
         sections.insert(2, np.packbits(kept, bitorder="little"))
@@ -154,8 +154,8 @@ def _chosen_rows(chain: Chain, x: Values) -> Mask | None:
     return None if kept.all() else kept
 
 
-def _numbers(chain: Chain, head: Head, y: Values, by_row: bool) -> tuple[Head, list[NDArray[Any]]]:
-    """Scales, numbers and their places, in order; `y` becomes the error."""
+def _numbers(chain: Chain, head: Head, y: Values, by_row: bool) -> list[NDArray[Any]]:
+    """Scales, numbers and their places, in order, as `head` then says; `y` becomes the error."""
     top = chain.find(TopK)
     if top is None or top.rows or not y.size:
         return _quantised(chain, head, y, by_row)
@@ -165,30 +165,29 @@ def _numbers(chain: Chain, head: Head, y: Values, by_row: bool) -> tuple[Head, l
     threshold, equals, taken = topk.threshold_of(frozen(flat), count, bins)
     mask, values = np.zeros(packets.mask_nbytes(flat.size), np.uint8), np.empty(taken, np.float32)
     nbytes = topk.take_largest(frozen(flat), threshold, equals, mask, values)
-    head = replace(head, chosen=taken, flags=head.flags | packets.BY_MASK)
+    head.chosen = taken
+    head.flags |= packets.BY_GAPS if nbytes < mask.size else packets.BY_MASK
     places: Frame = mask
     if nbytes < mask.size:
         places = np.empty(nbytes, np.uint8)
         topk.to_gaps(frozen(mask), flat.size, places)
-        head = replace(head, flags=head.flags ^ (packets.BY_MASK | packets.BY_GAPS))
-    head, sections = _quantised(chain, head, values.reshape(-1, 1), False)
+    sections = _quantised(chain, head, values.reshape(-1, 1), False)
     topk.put_by_mask(frozen(mask), frozen(values), flat)
-    return head, [*sections, places]
+    return [*sections, places]
 
 
-def _quantised(
-    chain: Chain, head: Head, y: Values, by_row: bool
-) -> tuple[Head, list[NDArray[Any]]]:
+def _quantised(chain: Chain, head: Head, y: Values, by_row: bool) -> list[NDArray[Any]]:
     """Scales and numbers of a matrix, which becomes the error."""
     kind, flat = kind_of(chain), y.reshape(-1)
-    flags = packets.BY_ROW if by_row and kind == packets.SIGNS else 0
-    head = replace(head, kind=kind, flags=head.flags | flags)
+    is_by_row = by_row and kind == packets.SIGNS
+    head.kind = kind
+    head.flags |= packets.BY_ROW if is_by_row else 0
     scales = np.empty(head.scales, np.float32)
     codes: NDArray[Any]
     if kind == packets.HALVES:
         greatest = int(quantise.greatest_magnitude(frozen(flat)))
         shift = min(141 - (greatest >> 23), 126)  # the exponent becomes 14, a half's greatest is 15
-        head = replace(head, shift=shift)
+        head.shift = shift
         codes = np.empty(flat.size, np.uint16)
         quantise.to_halves(flat, _power(shift), _power(-shift), codes)
     elif kind == packets.BFLOATS:
@@ -200,13 +199,13 @@ def _quantised(
     elif kind == packets.SIGNS:
         codes = np.zeros(head.values_nbytes, np.uint8)
         means = scales.reshape(2, -1)
-        mean_of, lanes = (onebit.row_means, 16) if flags else (onebit.column_means, y.shape[1])
+        mean_of, lanes = (onebit.row_means, 16) if is_by_row else (onebit.column_means, y.shape[1])
         mean_of(frozen(y), np.empty((2, lanes)), np.empty((2, lanes), np.int64), means)
-        onebit.to_signs(y, frozen(means), bool(flags), codes)
+        onebit.to_signs(y, frozen(means), is_by_row, codes)
     else:
         codes = flat.copy()
         flat[:] = 0
-    return head, [scales, codes]
+    return [scales, codes]
 
 
 def _power(shift: int) -> np.float32:
@@ -218,8 +217,9 @@ def _joined(chain: Chain, head: Head, sections: list[NDArray[Any]]) -> Frame:
     if zstd is not None:
         small = shrink(sections, head, int(zstd.level))
         if small is not None:
-            plain = sum(section.nbytes for section in sections)
-            head, sections = head.with_plain(plain), [small]
+            head.plain = sum(section.nbytes for section in sections)
+            head.flags |= packets.ZSTD
+            sections = [small]
     frame = np.empty(head.nbytes + sum(section.nbytes for section in sections), np.uint8)
     frame[: head.nbytes] = np.frombuffer(head.to_bytes(), np.uint8)
     at = head.nbytes

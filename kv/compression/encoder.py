@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +32,7 @@ from kv.kernels.jit import frozen
 
 Keys = NDArray[np.uint64]
 Values = NDArray[np.float32]
+SMALL = 256  # bytes of values; fewer go as they are: coding takes longer than they do
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Counts:
         restarted: runs of differences that were given up, see `kv.compression.bases`.
         returned: messages that were not applied, whose residuals are as before.
         unsettled: messages of which nobody knows; theirs are as if they were applied.
-        seconds: of a processor that were spent.
+        seconds: that passed over it.
     """
 
     messages: int = 0
@@ -68,15 +68,6 @@ class Counts:
         self.rows_sent += rows_sent
         self.plain_nbytes += plain_nbytes
         self.nbytes += nbytes
-
-    @contextmanager
-    def timing(self) -> Iterator[None]:
-        """Note the processor's time that is spent within."""
-        began = time.thread_time()
-        try:
-            yield
-        finally:
-            self.seconds += time.thread_time() - began
 
     def to_dict(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -155,6 +146,7 @@ class Encoder:
         self.kept = kept if chain.keeps_errors else None
         self.counts = Counts()
         self._is_sized = not any(map(chain.find, (Selective, TopK, Zstd)))  # by shape alone
+        self._is_delta = chain.find(Delta) is not None
         self._kind = kind_of(chain)
 
     def encode(self, names: Keys, values: Values, absent: Absent = NAMED, stream: int = 0) -> Coded:
@@ -166,16 +158,18 @@ class Encoder:
             absent: how rows that are left out are told of, see `kv.compression.coding`.
             stream: to whom it goes, where the chain has differences.
         """
-        with self.counts.timing():
-            if self.chain.find(Delta) is None:
-                coded = self._encoded(names, values, absent, None)
-            else:
-                with self._lock:
-                    coded = self._encoded(names, values, absent, stream)
-        rows = len(values)
+        began, rows = time.perf_counter(), len(values)
+        if values.nbytes < SMALL:
+            coded = Coded(values, None, NAMED, (rows, self.dim))
+        elif self._is_delta:
+            with self._lock:
+                coded = self._encoded(names, values, absent, stream)
+        else:
+            coded = self._encoded(names, values, absent, None)
         sent = rows if coded.kept is None else int(coded.kept.sum())
         self.counts.add(rows, sent, values.nbytes, coded.array.nbytes)
         self.counts.skipped += not coded.is_packed
+        self.counts.seconds += time.perf_counter() - began
         return coded
 
     def _encoded(self, names: Keys, values: Values, absent: Absent, stream: int | None) -> Coded:
@@ -248,7 +242,7 @@ class Encoder:
     def _sized_nbytes(self, shape: tuple[int, int]) -> int:
         rows, dim = shape
         flags = packets.BY_ROW if self._by_row and self._kind == packets.SIGNS else 0
-        flags |= packets.DELTA if self.chain.find(Delta) else 0
+        flags |= packets.DELTA if self._is_delta else 0
         head = packets.Head(self._kind, flags, rows, dim, rows, rows * dim)
         return head.nbytes + head.fixed_nbytes
 

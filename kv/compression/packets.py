@@ -24,7 +24,7 @@ than its keys have promised.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ MOST = (1 << 32) - 1
 Frame = NDArray[np.uint8]
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Head:
     """The header of a packet; fields as above."""
 
@@ -122,9 +122,6 @@ class Head:
         """Bytes of the rest but for gaps."""
         places = mask_nbytes(self.count * self.dim) if self.flags & BY_MASK else 0
         return 4 * self.scales + self.values_nbytes + self.rows_nbytes + places
-
-    def with_plain(self, nbytes: int) -> Head:
-        return replace(self, flags=self.flags | ZSTD, plain=nbytes)
 
 
 @dataclass(slots=True, frozen=True)

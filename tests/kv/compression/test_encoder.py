@@ -135,12 +135,12 @@ def test_a_failed_push_is_undone_to_the_rounding() -> None:
 
 
 def test_a_residual_waits_for_its_key() -> None:
-    encoder, kept = encoder_of("topk:0.5:rows=1", 16)
-    ones, two_and_three = np.ones((2, 16), np.float32), np.array([2, 3], np.uint64)
+    encoder, kept = encoder_of("topk:0.5:rows=1", 64)
+    ones, two_and_three = np.ones((2, 64), np.float32), np.array([2, 3], np.uint64)
     encoder.encode(
         np.array([1, 2], np.uint64), (ones * [[1], [2]]).astype(np.float32)
     )  # 2 is sent, 1 is kept
-    assert residuals(kept, 16)[1].tolist() == [1] * 16
+    assert residuals(kept, 64)[1].tolist() == [1] * 64
 
     other = encoder.encode(two_and_three, ones, OUTRIGHT)
     coded = encoder.encode(np.array([1], np.uint64), ones[:1] / 4, OUTRIGHT)
@@ -148,21 +148,39 @@ def test_a_residual_waits_for_its_key() -> None:
     assert 1 not in other.names(two_and_three)
     which, values = coded.plain()
     assert which is None
-    assert values.tolist() == [[1.25] * 16]
-    assert not residuals(kept, 16)[1].any()
+    assert values.tolist() == [[1.25] * 64]
+    assert not residuals(kept, 64)[1].any()
 
 
-def test_a_message_that_would_become_larger_goes_as_it_is() -> None:
-    encoder, kept = encoder_of("fp16", 2)
-    keys = np.array([5], np.uint64)
+@pytest.mark.parametrize(("text", "rows"), [("fp16", 1), ("topk:0.99", 80), ("topk:1", 70)])
+def test_a_message_that_would_become_larger_goes_as_it_is(text: str, rows: int) -> None:
+    encoder, kept = encoder_of(text, 2)
+    keys, grads = np.arange(rows, dtype=np.uint64), floats(2 * rows, "plain", 1).reshape(-1, 2)
 
-    coded = encoder.encode(keys, np.array([[0.1, 3.0]], np.float32))
+    coded = encoder.encode(keys, grads)
 
     assert not coded.is_packed
-    assert coded.array.dtype == np.float32
+    np.testing.assert_array_equal(coded.array, grads)
     assert encoder.counts.skipped == 1
-    assert encoder.counts.nbytes == encoder.counts.plain_nbytes == 8
+    assert encoder.counts.nbytes == encoder.counts.plain_nbytes == 8 * rows
     assert not residuals(kept, 2).any()
+
+
+def test_a_message_that_goes_as_it_is_takes_what_was_kept_along_unless_it_is_tiny() -> None:
+    encoder, kept = encoder_of("selective:relative=0.9", 16)
+    keys, grads = np.arange(40, dtype=np.uint64), floats(640, "plain", 1).reshape(40, 16)
+    encoder.encode(keys, grads)
+    before = residuals(kept, 16)
+    (left,) = np.nonzero(before.any(axis=1))
+
+    tiny = encoder.encode(left[:1].astype(np.uint64), np.ones((1, 16), np.float32))
+    all_alike = encoder.encode(left.astype(np.uint64), 9 - before[left].astype(np.float32))
+
+    assert not tiny.is_packed
+    assert tiny.array.tolist() == [[1] * 16]
+    assert not all_alike.is_packed
+    np.testing.assert_allclose(all_alike.array, 9, rtol=1e-6)
+    assert not residuals(kept, 16).any()
 
 
 def test_an_empty_message_goes_as_it_is() -> None:
@@ -200,16 +218,16 @@ def test_dense_blocks_keep_residuals_by_number() -> None:
 
 def test_what_was_touched_longest_ago_goes_first_and_is_counted() -> None:
     room = 40
-    limit = next(n for n in range(0, 1 << 20, 64) if capacity_of(4, n) >= room)
-    encoder, kept = encoder_of("topk:0.001", 4, limit)
+    limit = next(n for n in range(0, 1 << 20, 64) if capacity_of(32, n) >= room)
+    encoder, kept = encoder_of("topk:0.001", 32, limit)
     room = kept.capacity
     old, new = np.arange(room // 2), np.arange(1000, 1000 + room - room // 2)
     for keys in (old, new):
         names = keys.astype(np.uint64)
-        encoder.encode(names, np.ones((keys.size, 4), np.float32))
+        encoder.encode(names, np.ones((keys.size, 32), np.float32))
     assert kept.losses.rows == 0
 
-    encoder.encode(np.array([5000, 5001], np.uint64), np.ones((2, 4), np.float32))
+    encoder.encode(np.array([5000, 5001], np.uint64), np.ones((2, 32), np.float32))
 
     kept.validate()
     left = set(kept.items()[0].tolist())
@@ -217,7 +235,7 @@ def test_what_was_touched_longest_ago_goes_first_and_is_counted() -> None:
     gone = set(old.tolist()) - left
     assert len(gone) == kept.losses.rows >= 2
     # One number of each message was sent, and perhaps it is among those that are gone.
-    assert 4 * len(gone) - 1 <= kept.losses.magnitude <= 4 * len(gone)
+    assert 32 * len(gone) - 1 <= kept.losses.magnitude <= 32 * len(gone)
 
 
 @settings(max_examples=30)
