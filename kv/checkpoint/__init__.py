@@ -8,6 +8,7 @@
     loading     the same, read back by however many servers
     desk        what a server answers; `server` is its node, `shards` who asks
     leading     naming a checkpoint, asking the servers, the manifest last
+    owner       of two jobs in one place one keeps it
     plan        when workers meet
     complaint   what fails again and again is said once
     collective  Checkpoints, what a program uses

@@ -15,6 +15,7 @@ import pslite
 from kv.checkpoint.collective import Checkpoints
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointError
+from kv.checkpoint.owner import FILE
 from kv.checkpoint.places import place_of, require_place
 from tests.kv.checkpoint.jobs import Job
 from van.errors import ConfigError
@@ -77,10 +78,10 @@ def test_a_folder_that_is_not_there_is_made_and_nothing_is_left_in_it(tmp_path: 
     assert list((tmp_path / "deep" / "er").iterdir()) == []
 
 
-def test_a_trial_leaves_nothing(tmp_path: Path) -> None:
+def test_a_trial_leaves_nothing_but_who_tried(tmp_path: Path) -> None:
     Job(tmp_path).leader.try_place()
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / FILE]
 
 
 def test_servers_that_have_another_folder_of_that_name_are_named(
@@ -93,7 +94,7 @@ def test_servers_that_have_another_folder_of_that_name_are_named(
     with pytest.raises(CheckpointError, match="server 0: what worker 0 has written there is not"):
         job.leader.try_place()
 
-    assert list((tmp_path / "mine").iterdir()) == []
+    assert list((tmp_path / "mine").iterdir()) == [tmp_path / "mine" / FILE]
 
 
 @pytest.mark.parametrize("does_resume", [True, False])
@@ -116,7 +117,7 @@ def test_a_place_where_no_save_can_succeed_ends_the_job_at_its_start(
             checkpoints.at_step(dict)
 
     with (
-        pytest.raises(CheckpointError, match="cannot be made: Not a directory"),
+        pytest.raises(CheckpointError, match=r"\. cannot be made: Not a directory"),
         pslite.local_cluster(1, 1) as cluster,
     ):
         cluster.run(run)
