@@ -19,6 +19,7 @@ from postoffice.config import join_address, split_address
 from postoffice.node import Role
 from pslite import ending, environ, guard
 from pslite.chaos.acting import ChaosActor, signal_group
+from pslite.chaos.config import counts_of
 from pslite.commands import CommandSocket
 from pslite.config import JobConfig
 from pslite.environ import NodeSettings
@@ -122,11 +123,8 @@ class LocalJob:
         if self._run_dir is None:
             problem = "faults on purpose are reported in the run folder, which --run names"
             raise ConfigError(problem, section="chaos", key="plan")
-        cluster = self._job.cluster
-        counts = {Role.SCHEDULER: 1, Role.SERVER: cluster.servers, Role.WORKER: cluster.workers}
-        return ChaosActor(
-            self._job.chaos, self._run_dir.path, counts, self._signal, self._life.will_return
-        )
+        counts, will_return = counts_of(self._job.cluster), self._life.will_return
+        return ChaosActor(self._job.chaos, self._run_dir.path, counts, self._signal, will_return)
 
     def run(self) -> int:
         """Run the job to its end; the exit code for the shell."""
