@@ -72,6 +72,16 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRWXU)
 
 
+def test_a_checkpoint_to_go_on_from_must_be_there(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train(1)
+    name = job.save()
+
+    CheckpointConfig(dir=str(tmp_path), resume=name).require_place()
+    with pytest.raises(ConfigError, match=rf"\[checkpoint\] resume: .* has no x; it has {name}"):
+        CheckpointConfig(dir=str(tmp_path), resume="x").require_place()
+
+
 def test_a_folder_that_is_not_there_is_made_and_nothing_is_left_in_it(tmp_path: Path) -> None:
     require_place(str(tmp_path / "deep" / "er"))
 
