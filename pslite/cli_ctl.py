@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pslite.cli_options import KEYS, RUN, SCHEDULER, TIMEOUT, VERBOSE, clear_errors
+from pslite.cli_options import KEYS, RUN, SCHEDULER, TIMEOUT, VERBOSE, clear_errors, seconds
 
 
 @click.group()
@@ -21,7 +21,13 @@ def ctl() -> None:
 @TIMEOUT
 @VERBOSE
 @click.option("--servers", type=click.IntRange(1, 1024), required=True, help="How many to have.")
-@click.option("--within", default=600.0, show_default=True, help="Seconds to wait for the moves.")
+@click.option(
+    "--within",
+    default=600.0,
+    show_default=True,
+    callback=seconds,
+    help="Seconds to wait for the moves.",
+)
 def scale(
     run_dir: Path | None,
     scheduler: str | None,

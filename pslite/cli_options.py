@@ -44,7 +44,8 @@ KEYS = click.option(
 )
 
 
-def _seconds(context: click.Context, option: click.Parameter, value: float) -> float:
+def seconds(context: click.Context, option: click.Parameter, value: float) -> float:
+    """An option's callback: a time to wait, which has a length and an end."""
     if not 0 < value <= threading.TIMEOUT_MAX:
         raise click.BadParameter(f"{value} is no number of seconds above 0")
     return value
@@ -54,7 +55,7 @@ TIMEOUT = click.option(
     "--timeout",
     default=5.0,
     show_default=True,
-    callback=_seconds,
+    callback=seconds,
     help="Seconds to wait for a node's answer.",
 )
 

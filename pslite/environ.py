@@ -28,10 +28,12 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pslite
 from postoffice.config import ClusterConfig, join_address
 from postoffice.node import Role
 from pslite.addresses import address_of_interface, address_towards, is_loopback
@@ -203,6 +205,15 @@ def child_environ(env: Mapping[str, str], settings: NodeSettings) -> dict[str, s
     """`env` for a child process: every variable of ours replaced by those of `settings`."""
     kept = {name: value for name, value in env.items() if name not in OURS}
     return {**kept, **to_environ(settings)}
+
+
+def with_pslite(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` in which a Python finds this pslite, also when it runs from a source folder."""
+    home = Path(pslite.__file__).resolve().parent.parent
+    if home in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}:
+        return dict(env)  # installed, and that folder must not come before Python's own
+    path = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return {**env, "PYTHONPATH": os.pathsep.join([*path, str(home)])}
 
 
 def _role(env: Mapping[str, str]) -> Role:

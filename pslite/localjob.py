@@ -5,11 +5,9 @@ It runs in one thread: `pslite.lifecycle` decides, `pslite.processes` acts.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
-import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,18 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-import pslite
 from postoffice.config import join_address, split_address
 from postoffice.node import Role
-from pslite import environ, guard
+from pslite import ending, environ, guard
 from pslite.chaos.acting import ChaosActor, signal_group
+from pslite.chaos.config import counts_of
 from pslite.commands import CommandSocket
 from pslite.config import JobConfig
 from pslite.environ import NodeSettings
 from pslite.growth import Growth
 from pslite.lifecycle import CONSEQUENCE, Failure, Lifecycle, NodeName, Phase, describe_status
 from pslite.obituaries import Obituaries
-from pslite.output import Screen
+from pslite.output import Screen, is_same_file
 from pslite.prepare import preparation
 from pslite.processes import Child, Family
 from pslite.recovery import Recovery, tolerance_of
@@ -99,7 +97,7 @@ class LocalJob:
         makes_keys: bool = False,
     ) -> None:
         self._job, self._command, self._options, self._run_dir = job, command, options, run_dir
-        self._env = with_pslite({**env, "PYTHONUNBUFFERED": "1"})
+        self._env = environ.with_pslite({**env, "PYTHONUNBUFFERED": "1"})
         self._life = Lifecycle(
             finish_timeout=options.finish_timeout,
             grace=options.grace,
@@ -125,11 +123,8 @@ class LocalJob:
         if self._run_dir is None:
             problem = "faults on purpose are reported in the run folder, which --run names"
             raise ConfigError(problem, section="chaos", key="plan")
-        cluster = self._job.cluster
-        counts = {Role.SCHEDULER: 1, Role.SERVER: cluster.servers, Role.WORKER: cluster.workers}
-        return ChaosActor(
-            self._job.chaos, self._run_dir.path, counts, self._signal, self._life.will_return
-        )
+        counts, will_return = counts_of(self._job.cluster), self._life.will_return
+        return ChaosActor(self._job.chaos, self._run_dir.path, counts, self._signal, will_return)
 
     def run(self) -> int:
         """Run the job to its end; the exit code for the shell."""
@@ -370,34 +365,18 @@ class LocalJob:
             size = f"{self._growth.servers} servers, {cluster.workers} workers"
             if cluster.dispatchers:
                 size += f", {cluster.dispatchers} dispatchers"
-            self._say(f"job {name} done in {seconds:.1f} s ({size}){self._what_happened()}")
+            self._say(ending.done(name, seconds, size, self._life))
             return 0
-        who = f"{failure.node}: " if failure.node else ""
-        self._say(f"job {name} stopped after {seconds:.1f} s: {who}{failure.problem}")
+        self._say(ending.stopped(name, seconds, failure))
         lines = self._tails.get(failure.node, []) if failure.node else []
         is_in_sight = self._screen.shows(str(failure.node), len(lines)) and is_same_file(
             self._options.out, self._options.err
         )
         if lines and not is_in_sight:
-            block = "".join(f"\n    {line}" for line in lines)
-            self._say(f"the last lines of {failure.node}:{block}")
+            self._say(ending.last_lines(failure, lines))
         for advice in self._recovery.advice(failure.node):
             self._say(advice)
         return failure.exit_code
-
-    def _what_happened(self) -> str:
-        """What the job has survived, for its last line."""
-        told = [
-            f"{node} was restarted {times} time{'s' if times > 1 else ''}"
-            for node, times in self._life.restarts.items()
-        ]
-        told += [
-            f"{node} was lost ({failure.problem})" for node, failure in self._life.lost.items()
-        ]
-        times = self._life.beginnings
-        if times:
-            told.append(f"the job began again {times} time{'s' if times > 1 else ''}")
-        return f"; {', '.join(told)}" if told else ""
 
     def _say(self, text: str) -> None:
         is_stuck = not self._screen.writer.drain(0.0)
@@ -406,20 +385,3 @@ class LocalJob:
         with suppress(BrokenPipeError):
             self._options.err.write(f"pslite: {text}\n")
             self._options.err.flush()
-
-
-def with_pslite(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` in which a Python finds this pslite, also when it runs from a source folder."""
-    home = Path(pslite.__file__).resolve().parent.parent
-    if home in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}:
-        return dict(env)  # installed, and that folder must not come before Python's own
-    path = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return {**env, "PYTHONPATH": os.pathsep.join([*path, str(home)])}
-
-
-def is_same_file(one: TextIO, other: TextIO) -> bool:
-    """Whether both streams go to one terminal, file or pipe."""
-    try:
-        return os.path.sameopenfile(one.fileno(), other.fileno())
-    except (OSError, ValueError, AttributeError):
-        return one is other

@@ -6,6 +6,7 @@ lines with a prefix. None of them knows processes.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import TextIO
 
@@ -92,3 +93,11 @@ class Screen:
         if self._colour:
             return f"\033[{COLOURS.get(role, 37)}m[{name}]\033[0m "
         return f"[{name}] "
+
+
+def is_same_file(one: TextIO, other: TextIO) -> bool:
+    """Whether both streams go to one terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError, AttributeError):
+        return one is other

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,10 +18,9 @@ from typing import Any, TextIO
 from pslite.guard import LOCK, LOST
 from pslite.guard import STATE as FILE
 from van.errors import ConfigError
+from van.identity import lives, this_process
 
 LOOK = 0.1  # seconds that one who only looks whether a folder is taken may hold its lock
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_START = 19  # of the fields of /proc/PID/stat behind the name: when it was started, since boot
 
 
 class RunDirectory:
@@ -34,7 +32,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._state: dict[str, Any] = {"launcher": os.getpid(), "of": _this_process()}
+        self._state: dict[str, Any] = {"launcher": os.getpid(), "process": this_process()}
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = self._take()
@@ -140,32 +138,6 @@ def how_ended(path: Path, state: dict[str, Any]) -> str:
     return f"the job in {path} has ended{how}"
 
 
-def _this_process() -> dict[str, Any]:
-    """What tells this process from all others: its id may be another's some time."""
-    return {"host": socket.gethostname(), "boot": _boot(), "start": _started(os.getpid())}
-
-
 def _is_gone(state: dict[str, Any]) -> bool:
     """Whether the process that wrote `state` is known to have ended."""
-    pid, its = state.get("launcher"), state.get("of")
-    if not isinstance(pid, int) or not isinstance(its, dict):
-        return False
-    if its.get("host") != socket.gethostname() or its.get("start") is None:
-        return False  # nobody here can tell
-    return its.get("boot") != _boot() or its["start"] != _started(pid)
-
-
-def _boot() -> str | None:
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-
-
-def _started(pid: int) -> int | None:
-    """When a process was started, in ticks since the machine was; None: it is not there."""
-    try:
-        data = Path(f"/proc/{pid}/stat").read_bytes()
-        return int(data.rpartition(b")")[2].split()[_START])
-    except (OSError, ValueError, IndexError):
-        return None
+    return lives(state.get("process")) is False

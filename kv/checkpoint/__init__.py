@@ -8,9 +8,11 @@
     loading     the same, read back by however many servers
     desk        what a server answers; `server` is its node, `shards` who asks
     leading     naming a checkpoint, asking the servers, the manifest last
+    owner       of two jobs in one place one keeps it
     plan        when workers meet
     complaint   what fails again and again is said once
-    collective  Checkpoints, what a program uses
+    collective  Checkpoints, what a program uses; `fuzzy` are those that nobody waits for
+    outcome     what a program is told
     state       a worker's own state as bytes
 
 docs/checkpoints.md says what is promised and why it holds.

@@ -23,14 +23,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from kv.checkpoint.complaint import Complaint
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointError, CheckpointWriteError
-from kv.checkpoint.leading import Leader, Note, Saving, hear, leave_note, notes_left, steps_for
-from kv.checkpoint.manifest import Manifest
+from kv.checkpoint.fuzzy import FuzzySaves
+from kv.checkpoint.leading import Leader, Note, hear, leave_note, notes_left, steps_for
+from kv.checkpoint.outcome import Resumed as Resumed
+from kv.checkpoint.outcome import Tally
 from kv.checkpoint.places import place_of
 from kv.checkpoint.plan import NEVER, Plan
 from kv.checkpoint.shards import Shards, shards_of
@@ -50,58 +50,6 @@ State = Callable[[], Mapping[str, Any]]
 HERE, TAKEN = "checkpoint: all are here", "checkpoint: it is taken"
 _UNLED = "the worker that led has died meanwhile"
 NOTES = 4  # a worker leaves its state so many times between two fuzzy checkpoints
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """What a job goes on from.
-
-    Attributes:
-        name: of the checkpoint.
-        state: this worker's own; None if it has none, or the job had another number of workers.
-        states: those of all workers of the former job, by rank.
-        notes: what is to be said, such as settings that are others now.
-        note: the application's, of the whole job.
-    """
-
-    name: str
-    state: Any
-    states: list[Any]
-    notes: list[str]
-    manifest: Manifest
-
-    @property
-    def note(self) -> dict[str, Any]:
-        return self.manifest.note
-
-
-class Tally:
-    """What became of the checkpoints of a run; failures in a row are said once.
-
-    Attributes:
-        saved: names.
-        failures: what each that failed said.
-    """
-
-    def __init__(self) -> None:
-        self.saved: list[str] = []
-        self.failures: list[str] = []
-        self._complaint = Complaint(log)
-
-    def success(self, manifest: Manifest, url: str) -> None:
-        """A checkpoint was saved."""
-        self.saved.append(manifest.name)
-        log.info("checkpoint %s of step %s saved", manifest.name, manifest.steps)
-        self._complaint.worked(f"checkpoints {url}: {manifest.name} was saved")
-
-    def failure(self, error: CheckpointWriteError) -> None:
-        """One was not."""
-        self.failures.append(str(error))
-        self._complaint.failed(str(error))
-
-    def end(self) -> None:
-        """No other is tried."""
-        self._complaint.end()
 
 
 class Checkpoints:
@@ -150,9 +98,9 @@ class Checkpoints:
         self._plan: Plan | None = None
         self._meeting = self._held = 0  # the step of the next one; how many there were
         self._resumed: str | None = None
-        self._saving: Underway | None = None
-        self._noted_at = self._saved_at = now()
+        self._noted_at = now()
         self.tally = Tally()
+        self._fuzzy = FuzzySaves(config, self.leader, self.tally, self._note, now())
 
     @classmethod
     def of(
@@ -307,8 +255,7 @@ class Checkpoints:
     def close(self, state: State) -> None:
         """This worker has no step left: keep meeting the others until all have come here."""
         if self.config.kind == "fuzzy":
-            if self._saving is not None:
-                self._finish(self._saving)
+            self._fuzzy.finish(self.worker_steps, self.worker.num_workers)
         else:
             while self.next_meeting < NEVER:
                 if self._meet(state, is_busy=False, is_done=True).get("all_done"):
@@ -421,59 +368,18 @@ class Checkpoints:
     # -- fuzzy ------------------------------------------------------------------------------------
 
     def _drift(self, state: State) -> None:
-        """Leave this worker's state from time to time; at worker 0 begin and end checkpoints."""
-        now = self._now()
+        """Leave this worker's state from time to time; who leads begins and ends checkpoints."""
+        now, by_steps = self._now(), self.config.every_steps
         due = now >= self._noted_at + self.config.every / NOTES
-        by_steps = self.config.every_steps
-        if by_steps:
-            due = due or self.worker_steps % max(1, by_steps // NOTES) == 0
-        if due:
+        if due or (by_steps and self.worker_steps % max(1, by_steps // NOTES) == 0):
             self._noted_at = now
             self._leave_note(state)
         if self.is_leader:
-            self._lead_fuzzy(now)
+            self._fuzzy.turn(self.worker_steps, self.worker.num_workers, now, self._standing)
 
-    def _lead_fuzzy(self, now: float) -> None:
-        if self._saving is not None:
-            if self.leader().is_written(self._saving.saving):
-                self._finish(self._saving)
-            return
-        by_steps = self.config.every_steps
-        is_due = bool(by_steps) and self.worker_steps % by_steps == 0
-        is_due |= self.config.every > 0 and now >= self._saved_at + self.config.every
-        if is_due:
-            self._saved_at = now
-            # What workers have said up to here is in all rows that are read after it.
-            reading = worker_of(self.worker).leases.look().read
-            notes = notes_left(self._shards)
-            try:
-                self._saving = Underway(self.leader().begin("fuzzy"), notes, reading)
-            except CheckpointWriteError as error:
-                self.tally.failure(error)
-
-    def _finish(self, underway: Underway) -> None:
-        self._saving = None
-        steps = [self.worker_steps] * self.worker.num_workers
-        _, states = self._by_rank(underway.notes)
-        if len(states) < len(steps):
-            states = []  # some have not left word yet
-        try:
-            manifest = self.leader().finish(
-                underway.saving, steps, states, self._note, underway.reading
-            )
-        except CheckpointWriteError as error:
-            self.tally.failure(error)
-        else:
-            self.tally.success(manifest, self.config.dir)
-
-
-@dataclass(frozen=True)
-class Underway:
-    """A fuzzy checkpoint that servers are at work on, and what was known when it began."""
-
-    saving: Saving
-    notes: dict[int, Note]
-    reading: dict[str, Ranges]
+    def _standing(self) -> tuple[list[bytes], dict[str, Ranges]]:
+        reading = worker_of(self.worker).leases.look().read
+        return self._by_rank(notes_left(self._shards))[1], reading
 
 
 def worker_of(worker: Worker) -> LocalWorker | RemoteWorker:

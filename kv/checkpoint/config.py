@@ -41,12 +41,21 @@ class CheckpointConfig:
             self._refuse("every", "dir is set, so either every or every_steps must be above 0")
 
     def require_place(self) -> None:
-        """Raise ConfigError unless checkpoints can be kept in `dir`, if it is set; see `places`."""
-        from kv.checkpoint.places import require_place
+        """Raise ConfigError unless checkpoints can be kept in `dir`, if it is set; see `places`.
 
-        if self.dir:
-            with self._naming_dir():
-                require_place(self.dir)
+        In a local folder the one that `resume` names must be there.
+        """
+        from kv.checkpoint.places import MANIFEST, LocalPlace, require_place
+
+        if not self.dir:
+            return
+        with self._naming_dir():
+            require_place(self.dir)
+        if self.resume not in ("auto", "no"):
+            place = self.place()
+            if isinstance(place, LocalPlace) and not place.has(f"{self.resume}/{MANIFEST}"):
+                known = ", ".join(place.names()[-3:]) or "nothing"
+                self._refuse("resume", f"{self.dir} has no {self.resume}; it has {known}")
 
     def place(self) -> Place:
         """The place that `dir` names.

@@ -26,6 +26,7 @@ from kv.checkpoint.errors import (
     NoCheckpointError,
 )
 from kv.checkpoint.manifest import FileEntry, Manifest, ServerShard
+from kv.checkpoint.owner import Owner
 from kv.checkpoint.places import MANIFEST
 from kv.checkpoint.rowfile import new_digest
 from kv.checkpoint.shards import Answer, Shards
@@ -74,8 +75,9 @@ class Leader:
     ) -> None:
         self._shards, self.shelf = shards, shelf
         self._keep, self._full_every, self._now = keep, full_every, now
-        self._base: str | None = None  # the last of this life
-        self._since_full = 0
+        self._chain: list[str] = []  # those of this life that the next may go on from
+        self._last = 0  # number of the last that was begun
+        self._owner = Owner(shelf.place)
         self._leavings = Complaint(log)
 
     def try_place(self) -> None:
@@ -87,6 +89,7 @@ class Leader:
         place, folder = self.shelf.place, f"trial-{secrets.token_hex(8)}"
         place.claim(folder)
         try:
+            self._owner.take()
             with place.create(f"{folder}/{SIGN}") as file:
                 file.write(folder.encode())
             body = {"url": self.shelf.url, "folder": folder}
@@ -108,13 +111,21 @@ class Leader:
         """
         name = "a checkpoint"
         try:
-            name, number = self.shelf.claim()
-            base = self._base if self._since_full + 1 < self._full_every else None
+            self._owner.take()
+            name, self._last = self.shelf.claim(self._last)
+            base = self._base()
             body = {"url": self.shelf.url, "name": name, "base": base, "is_still": mode == "step"}
             request = self._shards.start(Command.SAVE, [body] * self._shards.count)
         except PsliteError as error:
             raise self._write_error(name, error) from error
-        return Saving(name, number, base, mode, request, self._now())
+        return Saving(name, self._last, base, mode, request, self._now())
+
+    def _base(self) -> str | None:
+        """What the next goes on from; None if it is to be full, or somebody has removed a part."""
+        is_due = 0 < len(self._chain) < self._full_every
+        if is_due and all(self.shelf.place.has(f"{name}/{MANIFEST}") for name in self._chain):
+            return self._chain[-1]
+        return None
 
     def is_written(self, saving: Saving) -> bool:
         """Whether `finish` would not wait."""
@@ -147,8 +158,7 @@ class Leader:
         except (PsliteError, ValueError) as error:
             self._give_up(saving)
             raise self._write_error(saving.name, error) from error
-        self._base = manifest.name
-        self._since_full = 0 if manifest.kind == "full" else self._since_full + 1
+        self._chain = [*(self._chain if manifest.base else []), manifest.name]
         self._prune()
         return manifest
 

@@ -2,6 +2,7 @@
 
     URL/NAME/manifest.json    written last and at once: without it NAME is not there
     URL/NAME/...              its files
+    URL/owner.json            which job saves there, see `owner`
 
 A file counts as written when its bytes are on the disk, not in a cache; a manifest appears whole or
 not at all. Names are never used again, so that a save can harm nothing that is good.
@@ -49,6 +50,10 @@ class Place(ABC):
     @abstractmethod
     def has(self, path: str) -> bool:
         """Whether there is a file of that path."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make this folder, if it is not there; no bucket is made."""
 
     @abstractmethod
     def claim(self, name: str) -> bool:
@@ -100,9 +105,13 @@ class LocalPlace(Place):
         with self.reaching(path, "looked for"):
             return (self.folder / path).is_file()
 
-    def claim(self, name: str) -> bool:
-        with self.reaching(name, "made"):
+    def make(self) -> None:
+        with self.reaching(".", "made"):
             _make_folder(self.folder)
+
+    def claim(self, name: str) -> bool:
+        self.make()
+        with self.reaching(name, "made"):
             try:
                 (self.folder / name).mkdir()
             except FileExistsError:
@@ -190,13 +199,17 @@ class RemotePlace(Place):
         with self.reaching(path, "looked for"):
             return bool(self._fs.isfile(self._at(path)))
 
-    def claim(self, name: str) -> bool:
-        with self.reaching(name, "made"):
-            if self._fs.exists(self._at(name)):
-                return False
+    def make(self) -> None:
+        with self.reaching(".", "made"):
             bucket = self._root.partition("/")[0]  # empty where paths begin with a slash
             if bucket and not self._fs.exists(bucket):  # which makedirs would make, for money
                 raise FileNotFoundError(f"there is no bucket {bucket}")
+
+    def claim(self, name: str) -> bool:
+        self.make()
+        with self.reaching(name, "made"):
+            if self._fs.exists(self._at(name)):
+                return False
             self._fs.makedirs(self._at(name), exist_ok=True)  # nothing, in an object store
             return True
 

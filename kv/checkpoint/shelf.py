@@ -48,9 +48,9 @@ class Shelf:
     def _all(self) -> list[str]:
         return [name for name in self.place.names() if number_of(name) is not None]
 
-    def claim(self) -> tuple[str, int]:
-        """A new checkpoint's name, now taken, and its number."""
-        number = max((number_of(name) or 0 for name in self._all()), default=0) + 1
+    def claim(self, after: int = 0) -> tuple[str, int]:
+        """A new checkpoint's name, now taken, and its number, which is larger than `after`."""
+        number = max([after, *(number_of(name) or 0 for name in self._all())]) + 1
         while not self.place.claim(f"ckpt-{number:06d}"):
             number += 1
         return f"ckpt-{number:06d}", number

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kv.checkpoint.collective import Resumed, Tally, worker_of
+from kv.checkpoint.collective import worker_of
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointWriteError
 from kv.checkpoint.leading import Leader, steps_for
+from kv.checkpoint.outcome import Resumed, Tally
 from kv.checkpoint.plan import Plan
 from kv.checkpoint.shards import shards_of
 from kv.checkpoint.shelf import Shelf

@@ -37,9 +37,8 @@ class ChaosConfig:
         Raises:
             ConfigError: one is not; the text shows where.
         """
-        counts = {Role.SCHEDULER: 1, Role.SERVER: cluster.servers, Role.WORKER: cluster.workers}
         try:
-            parse_plan(self.plan, counts)
+            parse_plan(self.plan, counts_of(cluster))
         except PlanError as error:
             raise ConfigError(str(error), section="chaos", key="plan") from None
 
@@ -47,3 +46,13 @@ class ChaosConfig:
     def parsed(self) -> Plan:
         """The plan as objects."""
         return parse_plan(self.plan)
+
+
+def counts_of(cluster: ClusterConfig) -> dict[Role, int]:
+    """How many nodes of each role a job begins with."""
+    return {
+        Role.SCHEDULER: 1,
+        Role.SERVER: cluster.servers,
+        Role.WORKER: cluster.workers,
+        Role.DISPATCHER: cluster.dispatchers,
+    }

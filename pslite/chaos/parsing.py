@@ -171,7 +171,10 @@ class _Reader:
         return Partition(one, other, self._time(), self._duration())
 
     def _who(self) -> Who:
+        place = self._next.place
         role = Role(self._one_of(ROLES, "a role"))
+        if self._counts is not None and not self._counts[role]:
+            raise PlanError(f"the job has no {role}", self._text, place)
         if not self._has(":"):
             return Who(role)
         token = self._take()

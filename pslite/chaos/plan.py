@@ -25,7 +25,7 @@ Act = Literal["kill", "stop", "cont", "restart"]
 Event = Literal["start", "barrier", "checkpoint", "shutdown"]
 Harm = Literal["drop", "duplicate", "delay", "reorder"]
 ACTS, EVENTS, HARMS = get_args(Act), get_args(Event), get_args(Harm)
-ROLES = (Role.SCHEDULER, Role.SERVER, Role.WORKER)
+ROLES = (Role.SCHEDULER, Role.SERVER, Role.WORKER, Role.DISPATCHER)
 
 
 @dataclass(frozen=True)

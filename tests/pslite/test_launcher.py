@@ -389,9 +389,10 @@ def test_the_id_of_a_killed_launcher_may_be_another_process_by_now(tmp_path: Pat
     state = json.loads(path.read_text())
     assert read_cluster(tmp_path)["state"] == "starting"
 
-    path.write_text(json.dumps({**state, "of": {**state["of"], "start": 1}}))
+    other = {**state["process"], "start": 1}
+    path.write_text(json.dumps({**state, "process": other}))
     assert "without a word" in read_cluster(tmp_path)["lost"]
-    path.write_text(json.dumps({**state, "of": {**state["of"], "start": 1, "host": "elsewhere"}}))
+    path.write_text(json.dumps({**state, "process": {**other, "host": "elsewhere"}}))
     assert read_cluster(tmp_path)["state"] == "starting"
     directory.close()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import pslite
+from kv.remote_worker import RemoteWorker
 from pslite.cli import main
 from pslite.looking import dispatchers, most_used, scheduler_of, table_stats, total_stats
 from pslite.rundir import RunDirectory
@@ -148,6 +152,74 @@ def test_a_scheduler_that_does_not_answer_is_named(command: list[str]) -> None:
 
     assert done.exit_code == 2
     assert "scheduler at tcp://127.0.0.1:9 did not answer within 0.2 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["table", "stats"], ["ctl", "scale", "--servers", "2"]]
+)
+def test_a_job_whose_launcher_was_killed_has_ended_without_a_word(
+    command: list[str], tmp_path: Path
+) -> None:
+    leave_behind(tmp_path)
+
+    done = CliRunner().invoke(main, [*command, "--run", str(tmp_path)])
+
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"pslite: error: the job in {tmp_path} has ended without a word: its launcher (process "
+        f"{os.getpid()}) is gone, as after kill -9\n"
+    )
+
+
+def leave_behind(folder: Path) -> None:
+    """A run folder as a launcher leaves it that is killed, and its guard with it."""
+    directory = RunDirectory(folder)
+    directory.update(state="running", scheduler="tcp://127.0.0.1:9")
+    state = json.loads((folder / "cluster.json").read_text())
+    directory.close()
+    state["process"]["start"] += 1
+    (folder / "cluster.json").write_text(json.dumps(state))
+
+
+def test_an_audit_says_that_the_job_still_runs_or_was_killed(tmp_path: Path) -> None:
+    def read(worker: RemoteWorker) -> None:
+        for piece in worker.shards("numbers", 100):
+            assert piece.stop
+
+    with pslite.local_cluster(1, 1, run_dir=tmp_path) as cluster:
+        cluster.run(read)
+
+    def audited() -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["audit", str(tmp_path)])
+        assert "every record exactly once" in done.stdout
+        return done.exit_code, done.stderr
+
+    assert audited() == (0, "")
+    directory = RunDirectory(tmp_path)
+    assert audited() == (
+        0,
+        f"pslite: the job in {tmp_path} still runs, so its ledger is not complete\n",
+    )
+    directory.close()
+    assert audited() == (0, "")
+    leave_behind(tmp_path)
+    code, said = audited()
+    assert (code, "has ended without a word" in said) == (0, True)
+
+
+@pytest.mark.parametrize("servers", ["0", "-1", "1025", "x", "1.5"])
+def test_a_number_of_servers_that_cannot_be_is_refused_unasked(servers: str) -> None:
+    done = CliRunner().invoke(main, ["ctl", "scale", "--servers", servers])
+
+    assert done.exit_code == 2
+    assert "Invalid value for '--servers'" in done.stderr
+
+
+def test_a_wait_for_moves_has_an_end() -> None:
+    done = CliRunner().invoke(main, ["ctl", "scale", "--servers", "2", "--within", "nan"])
+
+    assert done.exit_code == 2
+    assert "is no number of seconds above 0" in done.stderr
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300"])

@@ -15,6 +15,7 @@ import pslite
 from kv.checkpoint.collective import Checkpoints
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.errors import CheckpointError
+from kv.checkpoint.owner import FILE
 from kv.checkpoint.places import place_of, require_place
 from tests.kv.checkpoint.jobs import Job
 from van.errors import ConfigError
@@ -71,16 +72,26 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRWXU)
 
 
+def test_a_checkpoint_to_go_on_from_must_be_there(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train(1)
+    name = job.save()
+
+    CheckpointConfig(dir=str(tmp_path), resume=name).require_place()
+    with pytest.raises(ConfigError, match=rf"\[checkpoint\] resume: .* has no x; it has {name}"):
+        CheckpointConfig(dir=str(tmp_path), resume="x").require_place()
+
+
 def test_a_folder_that_is_not_there_is_made_and_nothing_is_left_in_it(tmp_path: Path) -> None:
     require_place(str(tmp_path / "deep" / "er"))
 
     assert list((tmp_path / "deep" / "er").iterdir()) == []
 
 
-def test_a_trial_leaves_nothing(tmp_path: Path) -> None:
+def test_a_trial_leaves_nothing_but_who_tried(tmp_path: Path) -> None:
     Job(tmp_path).leader.try_place()
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / FILE]
 
 
 def test_servers_that_have_another_folder_of_that_name_are_named(
@@ -93,7 +104,7 @@ def test_servers_that_have_another_folder_of_that_name_are_named(
     with pytest.raises(CheckpointError, match="server 0: what worker 0 has written there is not"):
         job.leader.try_place()
 
-    assert list((tmp_path / "mine").iterdir()) == []
+    assert list((tmp_path / "mine").iterdir()) == [tmp_path / "mine" / FILE]
 
 
 @pytest.mark.parametrize("does_resume", [True, False])
@@ -116,7 +127,7 @@ def test_a_place_where_no_save_can_succeed_ends_the_job_at_its_start(
             checkpoints.at_step(dict)
 
     with (
-        pytest.raises(CheckpointError, match="cannot be made: Not a directory"),
+        pytest.raises(CheckpointError, match=r"\. cannot be made: Not a directory"),
         pslite.local_cluster(1, 1) as cluster,
     ):
         cluster.run(run)

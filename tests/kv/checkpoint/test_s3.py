@@ -73,10 +73,11 @@ def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
         job.leader.try_place()
 
 
-def test_a_trial_leaves_nothing_in_the_bucket(bucket: str) -> None:
+def test_a_trial_leaves_no_folder_in_the_bucket(bucket: str) -> None:
     job = Job(f"{bucket}/new")
     assert not job.shelf.place.exists()
 
     job.leader.try_place()
 
-    assert not job.shelf.place.exists()
+    assert job.shelf.place.exists()
+    assert job.shelf.place.names() == []
