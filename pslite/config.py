@@ -8,8 +8,9 @@ they stay text until `JobConfig.section` reads them into the application's own d
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -241,17 +242,27 @@ def own_sections() -> Mapping[str, type[Any]]:
 
 def field_types(owner: type[Any]) -> Mapping[str, Any]:
     """The annotations of a dataclass' fields that are keys, resolved."""
-    hints = typing.get_type_hints(owner, include_extras=True)
+    hints = _hints(owner)
     own = {item.name: hints[item.name] for item in dataclasses.fields(owner) if item.init}
     return {name: hint for name, hint in own.items() if _marked(hint) is None}
 
 
 def field_by_place(owner: type[Any]) -> tuple[str, tuple[str, ...]] | None:
     """The field of a dataclass that holds what is said as `KEY@WHERE`, and these keys."""
-    for name, hint in typing.get_type_hints(owner, include_extras=True).items():
+    for name, hint in _hints(owner).items():
         if (mark := _marked(hint)) is not None:
             return name, mark.keys
     return None
+
+
+def _hints(owner: Any) -> Mapping[str, Any]:
+    """All annotations of a class, resolved once."""
+    return _resolved(owner)
+
+
+@functools.cache
+def _resolved(owner: Hashable) -> Mapping[str, Any]:
+    return typing.get_type_hints(owner, include_extras=True)
 
 
 def _marked(annotation: Any) -> ByPlace | None:

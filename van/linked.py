@@ -203,7 +203,7 @@ class LinkedVan(FaultyVan):
         return f"<LinkedVan {self._name} {self._van!r} waiting={self._messages.total()}>"
 
 
-def _nbytes(frame: Buffer) -> int:
+def _nbytes(frame: Buffer | NDArray[Any]) -> int:
     return frame.nbytes if isinstance(frame, (np.ndarray, memoryview)) else len(frame)
 
 
