@@ -15,6 +15,7 @@ not known of the claim this is about, only the share: by default it is what make
     python bench/sync_share.py
     python bench/sync_share.py --quick
     python bench/sync_share.py --markdown docs/dispatcher.md --png docs/sync_share.png
+    python bench/sync_share.py --work run/sync_share.json    # goes on, if it was ended
 
 Needs Linux, iproute2 and the right to make network namespaces; else it says why not, and ends with
 exit code 77.
@@ -216,6 +217,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--compute", type=float, help="ms of a step beside 10 Gbit lines; default: see above")
     add("--limit", type=float, default=900.0, help="seconds for one way; default %(default)s")
     add("--quick", action="store_true", help="two workers, two dimensions, two steps, three ways")
+    add("--work", type=Path, help="file that keeps figures: the same command goes on from it")
     add("--json", type=Path, help="file that gets all figures")
     add("--markdown", type=Path, help="page that gets the table")
     add("--png", type=Path, help="file that gets the picture")
@@ -263,25 +265,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warm=1,
         workers=options.workers,
     )
-    if options.rate == "auto":
-        fastest = probe(settings, hosts, options.limit)
-        rate = rounded(fastest / PROBED)
-        print(f"an all-reduce without limits: {fastest / 1e6:.0f} Mbit/s", file=sys.stderr)
-    else:
-        rate = float(options.rate) * 1e6
+    kept = Kept(options)
+    rate = kept.rate or rate_of(options, settings, hosts)
+    kept.rate = rate
     hosts.limit(rate)
-    scale = WHOLE / rate
-    if options.compute is None:
-        whole = ring_bytes(settings.rows, CLAIM_FROM, settings.workers) * 8 / rate
-        settings = replace(settings, compute=whole * (1 - CLAIM_ALL_REDUCE) / CLAIM_ALL_REDUCE)
-    else:
-        settings = replace(settings, compute=options.compute / 1000 * scale)
-    found: dict[str, dict[int, Share]] = {}
-    for way in QUICK if options.quick else WAYS:
-        found[way.name] = by_dim(run(way, settings, hosts, options.limit))
-        print(f"{way.name} done", file=sys.stderr, flush=True)
-    report(options, settings, rate, found)
+    settings = replace(settings, compute=compute_of(options, settings, rate))
+    ways = QUICK if options.quick else WAYS
+    for way in ways:
+        if way.name not in kept.ways:
+            kept.add(way.name, run(way, settings, hosts, options.limit))
+            print(f"{way.name} done", file=sys.stderr, flush=True)
+    report(options, settings, rate, {way.name: by_dim(kept.ways[way.name]) for way in ways})
     return 0
+
+
+def rate_of(options: argparse.Namespace, settings: Settings, hosts: Hosts) -> float:
+    """Bits a second of each line: those asked for, or those that this machine can drive."""
+    if options.rate != "auto":
+        return float(options.rate) * 1e6
+    fastest = probe(settings, hosts, options.limit)
+    print(f"an all-reduce without limits: {fastest / 1e6:.0f} Mbit/s", file=sys.stderr, flush=True)
+    return rounded(fastest / PROBED)
+
+
+def compute_of(options: argparse.Namespace, settings: Settings, rate: float) -> float:
+    """Seconds of a step's computing, beside lines of `rate`."""
+    if options.compute is not None:
+        return float(options.compute) / 1000 * WHOLE / rate
+    reducing = ring_bytes(settings.rows, CLAIM_FROM, settings.workers) * 8 / rate
+    return reducing * (1 - CLAIM_ALL_REDUCE) / CLAIM_ALL_REDUCE
+
+
+class Kept:
+    """Figures by way, and the rate they were taken at, in a file if one was given.
+
+    Args:
+        options: what the figures depend on; those of other options are forgotten.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._path: Path | None = options.work
+        outputs = ("work", "json", "markdown", "png", "limit")
+        self._given = {k: v for k, v in vars(options).items() if k not in outputs}
+        self.rate, self.ways = 0.0, dict[str, list[dict[str, Any]]]()
+        if self._path is not None and self._path.is_file():
+            body = json.loads(self._path.read_text(encoding="utf-8"))
+            if body["given"] == self._given:
+                self.rate, self.ways = body["rate"], body["ways"]
+
+    def add(self, way: str, figures: list[dict[str, Any]]) -> None:
+        """Keep the figures of a way."""
+        self.ways[way] = figures
+        if self._path is not None:
+            body = {"given": self._given, "rate": self.rate, "ways": self.ways}
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(body), encoding="utf-8")
 
 
 def report(
