@@ -22,9 +22,11 @@ class Buffer:
 
     Attributes:
         since: when the first of them came.
+        closed: when it took no more.
     """
 
     since: float = 0.0
+    closed: float = 0.0
     shards: list[Shard] = field(default_factory=list)
     nbytes: int = 0
     workers: set[int] = field(default_factory=set)
@@ -73,12 +75,13 @@ class Pair:
         """Whether it is for hot rows."""
         return self.place[2]
 
-    def swap(self) -> Buffer:
-        """Seal the one that fills; another takes its place, with what has to wait for hot rows."""
+    def swap(self, now: float) -> Buffer:
+        """Close the one that fills; another takes its place, with what has to wait for hot rows."""
         assert self.leaving is None, "one buffer leaves at a time"
         former, self.leaving, self.filling = self.filling, Buffer(), Buffer()
         for shard in former.shards:
             (self.filling if shard.waits else self.leaving).add(shard, former.since)
+        self.leaving.closed = now
         return self.leaving
 
     def holds(self, rank: int, step: int) -> bool:

@@ -23,12 +23,13 @@ from kv.consistency.settings import Consistency
 from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.assignment import workers_of
-from kv.dispatcher.buffers import Pair, Pairs, Place
+from kv.dispatcher.buffers import Buffer, Pair, Pairs, Place
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
 from kv.dispatcher.known_tables import KnownTables
+from kv.dispatcher.measuring import Measures
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.relaying import Relay
@@ -92,6 +93,8 @@ class Dispatcher:
         self._repeats = Repeats(office)
         self._lists = KeptLists(key_cache)
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
+        self.measures = Measures(self._pairs, self.tables, office.van.now)
+        self.measures.offer(office.metrics)
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
         self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
         self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
@@ -247,7 +250,7 @@ class Dispatcher:
             if cause is None:
                 return
             self.flushes[cause] += 1
-            buffer = pair.swap()
+            buffer = pair.swap(now)
             shards = in_order(buffer.shards)
             pair.in_pieces |= pair.round is not None and cause is not Cause.ROUND
             self._under_way += 1
@@ -257,9 +260,9 @@ class Dispatcher:
                     self._send(shard.parts, [shard])
                 self._has_left(pair)
             else:
-                self.executor.submit(self._merging(pair, shards))
+                self.executor.submit(self._merging(pair, buffer, shards))
 
-    def _merging(self, pair: Pair, shards: Sequence[Shard]) -> Turns[None]:
+    def _merging(self, pair: Pair, buffer: Buffer, shards: Sequence[Shard]) -> Turns[None]:
         config = self.config
         try:
             parts = yield from aggregating(
@@ -274,6 +277,7 @@ class Dispatcher:
             return
         with self._lock:
             self._send(parts, shards)
+            self.measures.summed(buffer)
             self._has_left(pair)
             self._look_at(pair)
 
@@ -490,6 +494,7 @@ class Dispatcher:
             return {
                 "workers": self.workers,
                 "queue": self._pairs.waiting,
+                "latency": self.measures.mean,
                 "under_way": self._under_way,
                 "steps": len(self._steps),
                 "flushes": dict(self.flushes),
