@@ -360,6 +360,8 @@ class Exchange:
                 self._drop("misdirected", message)
             elif message.peer is not None and (why := complaint(message, self.nodes)):
                 self._refuse_key(message, why)
+            elif meta.sender == self.node_id == SCHEDULER_ID:  # which needs no words with itself
+                self._drop("stranger", message)
             elif not meta.control:  # nearly all
                 self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:
