@@ -34,7 +34,7 @@ from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
-from kv.dispatcher.stepping import Steps
+from kv.dispatcher.stepping import Steps, said_to_all
 from kv.dispatcher.upstream import Error, Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
@@ -401,15 +401,17 @@ class Dispatcher:
         if not ready:
             return
         before = self.servers.pushes_under_way
-        steps = [[rank, step] for _, rank, step in ready]
+        steps = [[rank, step, said.meta.body.get("position", -1)] for said, rank, step in ready]
 
         def body_for(server: int) -> dict[str, Any]:
             after = [[timestamp, piece] for timestamp, node, piece in before if node == server]
             return {"steps": steps, "after": after} if after else {"steps": steps}
 
+        answers: list[Message] = []
+
         def answered(error: BaseException | None, said: Error | None) -> None:
             for message, _, _ in ready:
-                self._done(message, error, said)
+                self._done(message, error, said, said_to_all(answers))
 
         self.servers.tell(
             Command.STEP,
@@ -418,6 +420,7 @@ class Dispatcher:
             (),
             body_for,
             answered,
+            answers.extend,
         )
 
     def _holds(self, rank: int, step: int) -> bool:
@@ -447,11 +450,13 @@ class Dispatcher:
 
     # -- answers -------------------------------------------------------------------
 
-    def _done(self, message: Message, error: BaseException | None, said: Error | None) -> None:
+    def _done(
+        self, message: Message, error: BaseException | None, said: Error | None, body: Any = None
+    ) -> None:
         if error is not None:
             self._fail(message, error, said)
         else:
-            self._answer(message, Message(answer_to(message.meta)))
+            self._answer(message, Message(answer_to(message.meta, body=body)))
 
     def _fail(self, message: Message, error: BaseException, said: Error | None) -> None:
         """Pass an error on as the server has put it."""

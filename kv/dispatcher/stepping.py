@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from van.message import Message
+
+
+def said_to_all(answers: Sequence[Message]) -> dict[str, Any] | None:
+    """The body of the answer to ends of steps, of what servers have answered."""
+    bodies = [answer.meta.body for answer in answers if answer.meta.body is not None]
+    return {"round": max(body["round"] for body in bodies)} if bodies else None
 
 
 class Steps:
