@@ -36,7 +36,8 @@ step in, and is answered the latest `round` that is open in one of them. A dispa
 `steps` a list of [rank, clock, position], which is -1 of one that says none.
 
 A worker whose process was started again asks by a BEGIN with a clock of nil how many steps of it
-each server knows, and says by another with which it begins.
+each server knows, and says by another with which it begins; of a dispatcher's worker that says
+the `rank` and the `life`, its incarnation.
 
 A dense table has no keys here: its values, either way, are its blocks on that server in increasing
 number (`kv.dense`).

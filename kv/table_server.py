@@ -583,7 +583,8 @@ class TableServer:
         rank, step = self._ranks.of(meta), meta.body["clock"]
         if step is not None:
             position = int(meta.body["position"])
-            beginning = engine.beginning(rank, meta.incarnation, int(step), position)
+            life = int(meta.body.get("life", meta.incarnation))  # where a dispatcher says it
+            beginning = engine.beginning(rank, life, int(step), position)
             yield from self._letting_go(beginning)
         engine.progress.check_rank(rank)
         completed, position = engine.progress.completed[rank], engine.progress.positions[rank]

@@ -57,9 +57,6 @@ class ClusterConfig:
             self.dispatchers,
             f"0 to {self.workers}, as many as there are workers",
         )
-        if self.dispatchers and self.on_worker_failure == "restart":
-            text = "a dispatcher takes no worker again: use stop or continue, or dispatchers = 0"
-            raise _error("on_worker_failure", text)
         _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")
         self._check_times()
 

@@ -34,6 +34,7 @@ from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
+from kv.dispatcher.restarting import Restarts
 from kv.dispatcher.stepping import Steps, said_to_all
 from kv.dispatcher.upstream import Error, Servers
 from kv.executor import Executor, Turns
@@ -103,12 +104,16 @@ class Dispatcher:
         self._under_way = 0
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
+        self._restarts = Restarts(
+            self.servers, self._progress, self._pairs, self._steps, self._answer, self._fail
+        )
         self._handlers: dict[int, Callable[[Message], None]] = {
             Command.PUSH: self._push,
             Command.PUSH_PULL: self._push,
             Command.PULL: self._pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
+            Command.BEGIN: self._begin_again,
         }
         self._has_begun = False
         office.on_view.append(self._see)
@@ -168,7 +173,8 @@ class Dispatcher:
                 role, rank = role_and_rank(node)
                 if role is Role.WORKER:
                     self._lists.forget(node)
-                    self._lose(rank)
+                    if node in new.gone or self.office.shape.failures.on_worker != "restart":
+                        self._lose(rank)
 
     def _lose(self, rank: int) -> None:
         """Nobody waits for a worker any more; what it has pushed in its step is not merged."""
@@ -396,7 +402,11 @@ class Dispatcher:
         self._say_steps()
 
     def _say_steps(self) -> None:
-        """Tell servers of the ends of steps whose pushes have been sent."""
+        """Tell servers of the ends of steps whose pushes have been sent, and of new beginnings."""
+        self._say_ends()
+        self._restarts.say(self._holds)
+
+    def _say_ends(self) -> None:
         ready = self._steps.ready(self._holds)
         if not ready:
             return
@@ -422,6 +432,11 @@ class Dispatcher:
             answered,
             answers.extend,
         )
+
+    def _begin_again(self, message: Message) -> None:
+        self._restarts.take(message)
+        self._look_at_all()
+        self._say_steps()
 
     def _holds(self, rank: int, step: int) -> bool:
         """Whether something of a worker up to a step is not where servers must have it."""

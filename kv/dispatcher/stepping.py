@@ -31,6 +31,14 @@ class Steps:
         self.early = [entry for entry in self.early if entry not in ready]
         return ready
 
+    def forget_former(self, node: int, life: int) -> None:
+        """What has not come by now of lives of a worker before this one does not come."""
+        self.early = [
+            entry
+            for entry in self.early
+            if entry[0].meta.sender != node or entry[0].meta.incarnation >= life
+        ]
+
     def wait(self, message: Message, rank: int, step: int) -> None:
         """Keep the end of a worker's step until its pushes have been sent."""
         self._waiting.append((message, rank, step))

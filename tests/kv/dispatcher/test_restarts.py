@@ -1,0 +1,84 @@
+"""A worker that is started again behind a dispatcher goes on at the step that is known of it."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from kv.consistency.settings import SSP, Consistency, SemiSync
+from kv.optimizers import SGD
+from kv.remote_worker import RemoteWorker
+from tests.kv.dispatcher.tier import SEEDS, Tier, storm
+from tests.kv.replication.test_worker_restarts import KEYS, STEPS, train
+
+WORKERS = 4
+
+
+@functools.cache
+def undisturbed() -> bytes:
+    found: list[bytes] = []
+    Tier(0, workers=WORKERS, mode="sync").train(lambda worker: found.append(train(worker)))
+    assert len(set(found)) == 1
+    return found[0]
+
+
+def kill_amid(tier: Tier, chance: random.Random) -> bool:
+    """Wait for some moment of a job and kill worker 1; False: it was too late."""
+    tier.wait(lambda: len(tier.dispatchers) == 2 and tier.counts.get("pushes", 0) > 0)
+    tier.wait_for_events(chance.randrange(1, 500))
+    if any(tier.network.is_over(f"worker {rank}") for rank in range(WORKERS)):
+        return False
+    tier.network.kill("worker 1")
+    return True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rounds_give_the_same_bits_though_a_worker_is_killed(seed: int) -> None:
+    plan = storm(seed) if seed % 2 else None
+    tier = Tier(seed, workers=WORKERS, mode="sync", on_worker="restart", plan=plan)
+    found: list[bytes] = []
+    began: list[int] = []
+
+    def meddler() -> None:
+        if kill_amid(tier, random.Random(seed)):
+            tier.start_worker(1, lambda worker: found.append(train(worker, began)))
+
+    tier.meddle(meddler)
+    tier.train(lambda worker: found.append(train(worker)))
+
+    assert len(found) == WORKERS
+    assert set(found) == {undisturbed()}
+    assert all(0 <= step <= STEPS for step in began)
+
+
+@pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(4)], ids=str)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_push_is_lost_and_only_those_of_the_open_step_may_count_twice(
+    seed: int, mode: Consistency
+) -> None:
+    tier = Tier(seed, workers=WORKERS, mode=mode, on_worker="restart")
+    values: list[np.ndarray] = []
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        for _ in range(worker.steps, STEPS):
+            table.pull(KEYS)
+            table.push(KEYS, np.ones((KEYS.size, 1)))
+            worker.step()
+        worker.finish()
+        worker.barrier()
+        values.append(table.pull(KEYS))
+
+    def meddler() -> None:
+        if kill_amid(tier, random.Random(seed)):
+            tier.start_worker(1, program)
+
+    tier.meddle(meddler)
+    tier.train(program)
+
+    pushes = -np.array(values)
+    assert len(values) == WORKERS
+    assert ((pushes == WORKERS * STEPS) | (pushes == WORKERS * STEPS + 1)).all()
