@@ -8,11 +8,16 @@ import random
 import numpy as np
 import pytest
 
+from kv.consistency.base import Update
+from kv.consistency.progress import Progress
+from kv.consistency.rounds import is_made_again
 from kv.consistency.settings import SSP, Consistency, SemiSync
+from kv.dispatcher.config import DispatcherConfig
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.dispatcher.tier import SEEDS, Tier, storm
 from tests.kv.replication.test_worker_restarts import KEYS, STEPS, train
+from van.message import Meta
 
 WORKERS = 4
 
@@ -54,6 +59,39 @@ def test_rounds_give_the_same_bits_though_a_worker_is_killed(seed: int) -> None:
     assert all(0 <= step <= STEPS for step in began)
 
 
+@pytest.mark.parametrize("interval", [0.2, 60.0])
+def test_what_was_pushed_in_the_open_step_is_pushed_again_and_counts_once(interval: float) -> None:
+    """It is dropped from the dispatcher's round, and from the servers', to which it has gone on."""
+    config = DispatcherConfig(round_interval=interval)
+    tier = Tier(0, workers=WORKERS, mode="sync", on_worker="restart", config=config)
+    found: list[bytes] = []
+    began: list[int] = []
+    is_amid: list[int] = []
+
+    def dies(worker: RemoteWorker) -> None:
+        def amid(step: int) -> None:
+            if step == 3:
+                worker.office.wait(lambda: False, 2.0)  # its pushes are somewhere by now
+                is_amid.append(step)
+                worker.office.wait(lambda: False)
+
+        train(worker, amid=amid)
+
+    def meddler() -> None:
+        tier.wait(lambda: bool(is_amid))
+        tier.network.kill("worker 1")
+        tier.start_worker(1, lambda worker: found.append(train(worker, began)))
+
+    tier.meddle(meddler)
+    for rank in range(WORKERS):
+        program = dies if rank == 1 else lambda worker: found.append(train(worker))
+        tier.start_worker(rank, program)
+    tier.run()
+
+    assert began == [3]
+    assert found == [undisturbed()] * WORKERS
+
+
 @pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(4)], ids=str)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_push_is_lost_and_only_those_of_the_open_step_may_count_twice(
@@ -82,3 +120,17 @@ def test_no_push_is_lost_and_only_those_of_the_open_step_may_count_twice(
     pushes = -np.array(values)
     assert len(values) == WORKERS
     assert ((pushes == WORKERS * STEPS) | (pushes == WORKERS * STEPS + 1)).all()
+
+
+def test_a_push_is_of_the_life_that_made_it_not_of_the_dispatcher_that_has_sent_it() -> None:
+    progress = Progress(2)
+    progress.begin_again(1, 7, 3)
+
+    def kept(*lives: int) -> Update:
+        inside = tuple((11, life, 0, 0, n, 0, ()) for n, life in enumerate(lives))
+        header = Meta(sender=1 << 20, incarnation=2, constituents=inside)
+        return Update(np.empty(0, np.uint64), np.empty((0, 1), np.float32), push=header, step=3)
+
+    assert is_made_again(progress, 1, kept(6))
+    assert not is_made_again(progress, 1, kept(7))
+    assert not is_made_again(progress, 1, kept(6, 6))  # merged: all have ended their step
