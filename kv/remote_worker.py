@@ -129,6 +129,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._position, self._last_step = Position(), -1
         self.is_deterministic = is_deterministic
         self._defined: dict[int, set[tuple[int, int]]] = {}  # table -> servers' lives that know it
+        self._specs: dict[int, TableSpec] = {}  # of all tables, by id
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
@@ -178,6 +179,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if isinstance(spec.mode, SemiSync):
             self._position.add(table_id(spec.name))
         self.ask_all(Command.DEFINE, body=spec.to_dict())
+        self._specs[table_id(spec.name)] = spec
         self._defined[table_id(spec.name)] = self._lives(self._servers())
         if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
@@ -193,12 +195,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _define_where_new(self, tables: Sequence[Table], servers: Sequence[int]) -> None:
         """Define tables on servers that have come since they were defined."""
         for table in tables:
-            lives = self._lives(servers)
-            new = [server for server, _ in sorted(lives - self._defined[table.id])]
-            if new:
-                body = table.spec.to_dict()
-                self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
-                self._defined[table.id] |= lives
+            self._define_on(table.id, table.spec, servers)
+
+    def _define_on(self, identity: int, spec: TableSpec, servers: Sequence[int]) -> None:
+        lives = self._lives(servers)
+        new = [server for server, _ in sorted(lives - self._defined[identity])]
+        if new:
+            body = spec.to_dict()
+            self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
+            self._defined[identity] |= lives
 
     def lines(self) -> Lines:
         """The way to the servers, found once the node has started."""
@@ -232,6 +237,24 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self.slots, self._lines = self._newest, None
             self._cut_before = self._customer.requests
 
+    def _come_back(self) -> None:
+        """Go through the dispatcher again, which was started again, once nothing is under way.
+
+        Not while a pull ahead is: it may wait for a step of this worker.
+        """
+        reads = (Command.PULL, Command.PUSH_PULL)
+        if any(message.meta.cmd in reads for _, message in self._customer.unanswered()):
+            return
+        self.office.wait(
+            lambda: not self._customer.pending, what=lambda: "all answers of the servers"
+        )
+        self._customer.come_back_to(self.way.node)
+        self.way.open_again()
+        if self.way.is_open:
+            self.slots, self._lines = THROUGH, None
+            for identity, spec in self._specs.items():
+                self._define_on(identity, spec, [self.way.node])
+
     def _keep_order(self) -> None:
         """Wait until what comes next cannot overtake a push that goes another way.
 
@@ -259,6 +282,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def pull_wanted(self, wanted: Sequence[Wanted], create: bool, priority: int) -> list[Values]:
         """What tables call: read what they have prepared."""
+        if self.way.is_back:
+            self._come_back()
         if self._prefetches:
             found = self._prefetches.take(self._prefetch_place(wanted, create), wanted)
             if found is not None:
@@ -789,6 +814,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
         self._customer.wait_all()
+        if self.way.is_back:
+            self._come_back()
         self.office.barrier(Group.WORKERS, name)
 
     def gather(self, value: Any) -> list[Any] | None:

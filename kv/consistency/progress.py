@@ -111,6 +111,15 @@ class Progress:
         self.lost[rank] |= is_new
         return is_new
 
+    def welcome(self, rank: int) -> None:
+        """Worker `rank`, which was lost, is there: it is waited for again."""
+        with self._lock:
+            if self.finished[rank]:
+                self.finished[rank] = self.lost[rank] = False
+                self.active += 1
+                self._at_slowest = 0
+                self._note(rank)
+
     def resume(self, completed: list[int]) -> None:
         """Go on from where a job was: steps by rank, of workers that have just begun.
 

@@ -34,7 +34,7 @@ from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
-from kv.dispatcher.restarting import Restarts
+from kv.dispatcher.restarting import Absent, Restarts
 from kv.dispatcher.stepping import Steps, said_to_all
 from kv.dispatcher.upstream import Error, Servers
 from kv.executor import Executor, Turns
@@ -104,6 +104,7 @@ class Dispatcher:
         self._under_way = 0
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
+        self._absent = Absent(self._progress)
         self._restarts = Restarts(
             self.servers, self._progress, self._pairs, self._steps, self._answer, self._fail
         )
@@ -153,19 +154,21 @@ class Dispatcher:
         """Those that may still push."""
         return {rank for rank in self.workers if not self._progress.finished[rank]}
 
-    def _begin(self) -> None:
+    def _begin(self, is_again: bool) -> None:
         """The node has a rank: nobody waits here for the workers of others."""
         self._has_begun = True
         mine = set(self.workers)
         for rank in range(self._progress.num_workers):
             if rank not in mine:
                 self._progress.finish(rank)
+            elif is_again:  # each comes back when it can
+                self._absent.expect(rank)
         self.office.van.every(self.config.flush_interval / 2, self._tick)
 
     def _see(self, old: ClusterView, new: ClusterView) -> None:
         with self._lock:
             if not self._has_begun:
-                self._begin()
+                self._begin(is_again=self.office.node_id in new.fenced)
             self.servers.see(old, new)
             for server in self.servers.living():
                 self.office.reach(server)  # only this thread may make connections
@@ -178,6 +181,7 @@ class Dispatcher:
 
     def _lose(self, rank: int) -> None:
         """Nobody waits for a worker any more; what it has pushed in its step is not merged."""
+        self._absent.lose(rank)
         if self._progress.lose(rank):
             for pair in self._pairs:
                 if rank in pair.filling.workers:
@@ -195,6 +199,8 @@ class Dispatcher:
         with self._lock:
             if not self._repeats.is_new(meta):
                 return
+            if self._absent:
+                self._absent.come(role_and_rank(meta.sender)[1])
             try:
                 if meta.cmd in WITH_KEYS:
                     self._complete(message)

@@ -35,6 +35,8 @@ WORKER = """
             worker.step()
             if number == rounds // 3 and worker.rank == 0:
                 gate.touch()
+            if number == rounds // 2 and len(sys.argv) > 3 and worker.way.node == 1 << 20:
+                assert worker.office.wait(lambda: worker.way.is_back, 60)
             if number >= rounds // 3:
                 time.sleep(0.005)  # the killer needs a moment
         worker.finish()
@@ -62,6 +64,7 @@ def start(
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     command += ["--", sys.executable, str(program), str(rounds), str(folder / "gate")]
+    command += ["comes back"] if "on_dispatcher_failure" in chosen else []
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -127,3 +130,22 @@ def test_a_killed_worker_goes_on_through_its_dispatcher(tmp_path: Path, mode: st
     else:  # which counts no steps: its next life makes all of them
         assert begun == [0] * (workers + 1)
         assert workers * rounds < int(found[0]) < (workers + 1) * rounds
+
+
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_a_dispatcher_is_started_again_and_its_workers_come_back(tmp_path: Path, mode: str) -> None:
+    workers, rounds = 3, 150
+    chosen = {"on_dispatcher_failure": "restart", "heartbeat_timeout": "20s"}
+    job = start(tmp_path, mode, workers, rounds, **chosen)
+    try:
+        kill(tmp_path, job, "dispatcher", 0)
+        out, _ = job.communicate(timeout=LIMIT)
+    finally:
+        job.kill()
+        job.wait()
+
+    assert job.returncode == 0, out
+    assert "dispatcher 0: killed by SIGKILL (is memory short?); it is started again" in out
+    assert out.count(f"values {{-{workers * rounds}.0}}") == workers, out
+    facts = json.loads((tmp_path / "run" / "dispatcher0.json").read_text())
+    assert facts["pushes"] >= rounds // 2 - 1, facts

@@ -13,6 +13,7 @@ from kv.consistency.progress import Progress
 from kv.consistency.rounds import is_made_again
 from kv.consistency.settings import SSP, Consistency, SemiSync
 from kv.dispatcher.config import DispatcherConfig
+from kv.dispatcher.dispatcher import Dispatcher
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.dispatcher.tier import SEEDS, Tier, storm
@@ -120,6 +121,61 @@ def test_no_push_is_lost_and_only_those_of_the_open_step_may_count_twice(
     pushes = -np.array(values)
     assert len(values) == WORKERS
     assert ((pushes == WORKERS * STEPS) | (pushes == WORKERS * STEPS + 1)).all()
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "sync", "semi_sync"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workers_come_back_to_a_dispatcher_that_is_started_again(seed: int, mode: str) -> None:
+    tier = Tier(seed, workers=WORKERS, mode=mode, plan=storm(seed) if seed % 2 else None)
+    values: list[np.ndarray] = []
+    ways: list[bool] = []
+    lives: list[Dispatcher] = []
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        for _ in range(3 * STEPS):
+            table.pull(KEYS)
+            table.push(KEYS, np.ones((KEYS.size, 1)))
+            worker.step()
+        worker.finish()
+        worker.barrier()
+        values.append(table.pull(KEYS))
+        ways.append(worker.way.is_open)
+
+    def meddler() -> None:
+        tier.wait(lambda: len(tier.dispatchers) == 2 and tier.counts.get("pushes", 0) > 8)
+        tier.wait_for_events(random.Random(seed).randrange(1, 50))
+        tier.kill_dispatcher(0)
+        lives.append(tier.dispatchers[0])
+        tier.start_dispatcher(0)
+
+    tier.meddle(meddler)
+    tier.train(program)
+
+    np.testing.assert_array_equal(np.array(values), -WORKERS * 3 * STEPS)
+    assert ways == [True] * WORKERS
+    assert tier.dispatchers[0] is not lives[0]
+    assert tier.dispatchers[0].counts["pushes"] > 0
+
+
+def test_rounds_give_the_same_bits_though_a_dispatcher_is_started_again() -> None:
+    tier, found = Tier(1, workers=WORKERS, mode="sync"), list[bytes]()
+    is_amid: list[int] = []
+
+    def meddler() -> None:
+        tier.wait(lambda: bool(is_amid))
+        tier.kill_dispatcher(0)
+        tier.start_dispatcher(0)
+
+    def note(step: int) -> None:
+        if step == 2:
+            is_amid.append(step)
+
+    tier.meddle(meddler)
+    tier.train(lambda worker: found.append(train(worker, amid=note)))
+
+    assert found == [undisturbed()] * WORKERS
+    assert tier.dispatchers[0].counts["merges"] > 0
 
 
 def test_a_push_is_of_the_life_that_made_it_not_of_the_dispatcher_that_has_sent_it() -> None:
