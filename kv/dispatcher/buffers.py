@@ -39,6 +39,18 @@ class Buffer:
         self.nbytes += shard.nbytes
         self.workers.add(shard.rank)
 
+    def drop_former(self, rank: int, life: int, step: int) -> None:
+        """Drop what that worker has pushed in a life before this one, from that step on."""
+        former = [
+            shard
+            for shard in self.shards
+            if shard.rank == rank and shard.step >= step and shard.message.meta.incarnation < life
+        ]
+        if former:
+            self.shards = [shard for shard in self.shards if shard not in former]
+            self.nbytes -= sum(shard.nbytes for shard in former)
+            self.workers = {shard.rank for shard in self.shards}
+
     def holds(self, rank: int, step: int) -> bool:
         """Whether it has something of that worker of a step up to this one."""
         return rank in self.workers and any(
@@ -109,6 +121,11 @@ class Pairs:
             is_over = pair.round is not None and (slowest is None or pair.round < slowest)
             if is_over and pair.leaving is None and not pair.filling.shards:
                 del self._pairs[pair.place]
+
+    def drop_former(self, rank: int, life: int, step: int) -> None:
+        """See `Buffer.drop_former`; what is leaving already belongs to steps that have ended."""
+        for pair in self:
+            pair.filling.drop_former(rank, life, step)
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(list(self._pairs.values()))
