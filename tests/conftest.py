@@ -29,6 +29,13 @@ _LIMIT = 60.0  # seconds for a server to answer
 _CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processes that share the tests know them by name, so no name may hold an address."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: give its parameters ids")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Compile all kernels before a cluster starts, whose nodes would fall silent meanwhile.
 
