@@ -241,8 +241,8 @@ class Postoffice(Exchange):
         elif meta.control in (Control.BARRIER, Control.BARRIER_DONE):
             self._attendance.take(meta.body)
         elif meta.control is Control.GOODBYE_DONE:
-            self._repeats.answered("goodbye")
-            self._goodbye_done = True
+            if self._repeats.answered("goodbye"):  # else nobody asked
+                self._goodbye_done = True
         elif meta.control is Control.STOP:
             self._stop(ClusterStoppedError, meta.body["failure"])
 

@@ -19,6 +19,9 @@ from pslite.config import JobConfig
 from pslite.prepare import preparation
 from tests.jobs import ROOT, environment, free_port
 
+# Processes that tests start keep what they print as those of users do.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", _UNHURRIED, max_examples=50, derandomize=True)
