@@ -73,7 +73,7 @@ class Postoffice(Exchange):
     ) -> None:
         super().__init__(role, van, shape, nonce=nonce)
         self.before_goodbye: list[Callable[[], None]] = []  # called once, as this node ends
-        self.statuses: dict[str, Callable[[], Any]] = {}
+        self.statuses: dict[str, Callable[[], Any]] = {"sent": lambda: van.counts["sent_bytes"]}
         self._bind, self._wanted_rank = bind, rank
         self._attendance = Attendance()
         self._repeats = Repeats(RETRY)
