@@ -21,6 +21,7 @@ from van.van import Van
 
 _PATIENCE = 1.0  # seconds before a question is asked again
 
+
 class Observer:
     """Asks nodes about topics.
 
