@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent
+from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent, Mask
 from kv.compression.encoder import Coded, Encoder
 from kv.compression.kept import Kept, KeptBlocks, KeptRows
 from kv.compression.rehearsal import play
@@ -165,6 +165,10 @@ class CodedWrite:
             return [values]
         names = self._parts(server, part)[0]
         return [names if which is None else names[which], values]
+
+    def kept(self, server: int, part: Range) -> Mask | None:
+        """Which rows of a range are sent: bool, shape (rows,); None: all."""
+        return self._coded[server, part.start].kept
 
     def is_packed(self, server: int, part: Range) -> bool:
         """Whether it is sent as a packet."""

@@ -223,6 +223,10 @@ class TableServer:
             for node, life in sorted(new.fenced.items()):  # whoever has its seat by now
                 if not old.is_fenced(node, life):
                     self._lose(node)
+        for node in new.dead - old.dead:
+            if role_and_rank(node)[0] is Role.DISPATCHER:
+                self.lists.forget(node)
+                self.unpacker.forget(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
@@ -569,7 +573,7 @@ class TableServer:
     def _finish(self, message: Message) -> Answering:
         meta = message.meta
         rests = bool(meta.body and meta.body.get("rests"))
-        if not rests:
+        if not rests and role_and_rank(meta.sender)[0] is Role.WORKER:
             self.lists.forget(meta.sender)
             self.unpacker.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing

@@ -33,12 +33,21 @@ class Relay:
 
     Args:
         servers: to whom.
-        tables: gets those that are defined.
+        tables: those that are defined.
         mode, seed: the job's, of tables that name none.
+        define: takes in a definition that servers have taken; calls back when it has, with what
+            went wrong.
     """
 
-    def __init__(self, servers: Servers, tables: KnownTables, mode: Consistency, seed: int) -> None:
-        self._servers, self._tables = servers, tables
+    def __init__(
+        self,
+        servers: Servers,
+        tables: KnownTables,
+        mode: Consistency,
+        seed: int,
+        define: Callable[[TableSpec, Callable[[BaseException | None], None]], None],
+    ) -> None:
+        self._servers, self._tables, self._define = servers, tables, define
         self._mode, self._seed = mode, seed
 
     def take(self, message: Message, answer: Answer, fail: Fail) -> None:
@@ -55,8 +64,15 @@ class Relay:
                 fail(message, error, said)
                 return
             if meta.cmd == Command.DEFINE:
-                spec = TableSpec.from_dict(meta.body)
-                self._tables.add(spec.resolved(self._mode, self._seed))
+                spec = TableSpec.from_dict(meta.body).resolved(self._mode, self._seed)
+                self._define(spec, defined)
+            else:
+                defined(None)
+
+        def defined(error: BaseException | None) -> None:
+            if error is not None:
+                fail(message, error, None)
+                return
             body, arrays = folded(found)
             answer(message, Message(answer_to(meta, body=body), arrays))
 

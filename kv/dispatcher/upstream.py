@@ -18,7 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.asking import Asking, Entry, Lines, Question, server_ids
-from kv.cutting import Piece, Range, cut_keys, pieces_of
+from kv.compressing import CodedWrite, Encoders, compress
+from kv.compression.encoder import Encoder
+from kv.compression.settings import NO_RULES
+from kv.cutting import Cut, Piece, Range, cut_keys, pieces_of
 from kv.dispatcher.aggregating import Part
 from kv.dispatcher.asking import Upstream
 from kv.dispatcher.hotkeys import Masks
@@ -64,6 +67,7 @@ class Servers:
     Attributes:
         versions: the clocks that they have answered with.
         slots: who owns what, as known here.
+        encoders: what compresses merged gradients.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Servers:
         self.slots = SlotMap.even(max(1, office.shape.servers))
         self.counts: Counter[str] = Counter()
         self.pushes = Upstream(TABLES_APP, 0, office, remote_error, receive)
+        self.encoders = Encoders(NO_RULES, self.pushes.is_open)
         self._stale: StalePushes | None = None
         if max_staleness is not None:
             self._stale = StalePushes(self.pushes, office.van, retry, seed)
@@ -134,16 +139,12 @@ class Servers:
             answered: called when every server has it, or one has refused it.
             masks: if these are hot rows, sent ahead: by table which pushes have each of them.
         """
-        writes: list[Writing] = [
-            self._write(table, *part) for table, part in zip(tables, parts, strict=True)
+        places = range(len(tables))
+        writes = [
+            self._gradients(tables[i], *parts[i], None if masks is None else masks[i])
+            for i in places
         ]
         is_single = len(resolved.constituents) == 1  # a merged list does not come again
-        if masks is not None:
-            writes = [
-                AheadWrite(write, mask)
-                for write, mask in zip(writes, masks, strict=True)
-                if isinstance(write, SparseWrite)
-            ]
         body: dict[str, Any] = {} if resolved.weight == 1.0 else {"weight": resolved.weight}
         if masks is not None:
             body["ahead"] = True
@@ -164,6 +165,17 @@ class Servers:
             tuple(map(tuple, resolved.constituents)),
         )
         self._ask(self.pushes, question, writes, answered, writes=writes)
+
+    def _gradients(
+        self, table: KnownTable, keys: Keys | None, values: Values, masks: Masks | None
+    ) -> Writing | CodedWrite:
+        write, encoder = self._write(table, keys, values), table.encoder
+        if masks is not None:
+            assert isinstance(write, SparseWrite), "blocks do not go ahead"
+            if encoder is None:
+                return AheadWrite(write, masks)
+            return AheadCoded(write, encoder, self._buffers, masks)
+        return write if encoder is None else CodedWrite(write, encoder, self._buffers)
 
     def _write(self, table: KnownTable, keys: Keys | None, values: Values) -> Writing:
         if keys is None:
@@ -312,17 +324,20 @@ class Servers:
         entries: Sequence[Entry],
         answered: Answered,
         pull: Pull | None = None,
-        writes: Sequence[Writing] = (),
+        writes: Sequence[Writing | CodedWrite] = (),
         finish: Callable[[list[Message]], Any] | None = None,
     ) -> None:
-        lines = self.lines
+        lines, settling = self.lines, None
         if question.body and "ahead" in question.body:  # its arrays come in threes
             lines = replace(lines, codes=[False] * len(lines.servers))
         cuts = [entry.cut for entry in entries]
         pieces: Sequence[Piece] = pieces_of(cuts, len(lines.servers), lambda server: _WHOLE)
         if writes:
             pack(writes, pieces, lines.empty)
-        asking = Asking(question, entries, pieces, lines, pull, customer, lambda: self.slots)
+            is_named = question.signature != 0
+            settling = compress(writes, pieces, question.command, is_named, self.counts)
+        newest = lambda: self.slots  # noqa: E731
+        asking = Asking(question, entries, pieces, lines, pull, customer, newest, settling)
         said: list[Error] = []
         answers: list[Message] = []
 
@@ -347,13 +362,16 @@ class Servers:
         taking: Take = take
         if writes and question.command in PUSHES and self._stale is not None:
             taking = self._stale.taking(take)
-        customer.ask(
+        request = customer.ask(
             [lines.servers[piece.server] for piece in pieces],
             lambda first, oldest: self._send(asking, customer, first, oldest),
             ended,
             take=taking,
             recut=asking.recut,
+            after=None if settling is None else asking.note,
         )
+        if settling is not None and request is not None:
+            self.encoders.follow(request, settling)
 
     @staticmethod
     def _send(asking: Asking, customer: Upstream, first: int, oldest: int) -> None:
@@ -372,10 +390,38 @@ class AheadWrite(SparseWrite):
 
     def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
         """Keys, values and bits of a range of a server's rows."""
-        rows: Any = slice(part.start, part.stop)
-        if self.cut.order is not None:
-            rows = self.cut.rows(server, part.start, part.stop)
-        return [*super().arrays(server, part), self._masks[rows]]
+        return [*super().arrays(server, part), _of_range(self._masks, self.cut, server, part)]
+
+
+class AheadCoded(CodedWrite):
+    """The same, compressed."""
+
+    __slots__ = ("_masks",)
+
+    def __init__(
+        self, write: SparseWrite, encoder: Encoder, buffers: Buffers, masks: Masks
+    ) -> None:
+        super().__init__(write, encoder, buffers)
+        self._masks = masks
+
+    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
+        """Keys, values and bits of those rows of a range that are sent."""
+        return [*super().arrays(server, part), self._bits(server, part)]
+
+    def plain(self, server: int, part: Range) -> list[NDArray[Any]]:
+        """The same as if there were no compression."""
+        return [*super().plain(server, part), self._bits(server, part)]
+
+    def _bits(self, server: int, part: Range) -> Masks:
+        bits, kept = _of_range(self._masks, self.cut, server, part), self.kept(server, part)
+        return bits if kept is None else bits[kept]
+
+
+def _of_range(masks: Masks, cut: Cut, server: int, part: Range) -> Masks:
+    if cut.order is None:
+        return masks[part.start : part.stop]
+    found: Masks = masks[cut.rows(server, part.start, part.stop)]
+    return found
 
 
 def merged_rows(parts: Sequence[Part]) -> int:
