@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent, Mask
 from kv.compression.encoder import Coded, Encoder
-from kv.compression.kept import Kept, KeptBlocks, KeptRows
+from kv.compression.kept import Kept, KeptBlocks, KeptRows, magnitude_of
 from kv.compression.rehearsal import play
 from kv.compression.settings import Rules
 from kv.cutting import Cut, Piece, Range
@@ -113,10 +113,16 @@ class Encoders:
             found[self._names[identity]]["residuals"] = {
                 "rows": kept.in_use,
                 "nbytes": kept.nbytes,
+                "magnitude": magnitude_of(kept),
                 "dropped_rows": kept.losses.rows,
                 "dropped_magnitude": kept.losses.magnitude,
             }
         return found
+
+    def kept_back(self) -> tuple[int, float]:
+        """Rows of all residuals, and about the sum of their absolute values."""
+        kept = list(self._kept.values())
+        return sum(one.in_use for one in kept), sum(map(magnitude_of, kept))
 
 
 class CodedWrite:

@@ -27,6 +27,7 @@ Values = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
 GIVEN_UP = 8  # when there is no room, one row of so many goes
+SAMPLE = 1 << 16  # rows from which on not all are looked at to tell how much is kept
 
 
 @dataclass(slots=True)
@@ -57,6 +58,10 @@ class Kept(Protocol):
     @property
     def in_use(self) -> int:
         """Rows that have a residual, be it zero."""
+
+    @property
+    def top(self) -> int:
+        """Behind the last row that may have one; rows below it without one are zeros."""
 
 
 class KeptRows:
@@ -107,6 +112,7 @@ class KeptRows:
         if old.size:
             self.losses.rows += old.size
             self.losses.magnitude += float(np.abs(self._space.data[old], dtype=np.float64).sum())
+            self._space.data[old] = 0
             self._space.remove(np.ascontiguousarray(records[old, 0]))
 
     @property
@@ -120,6 +126,10 @@ class KeptRows:
     @property
     def in_use(self) -> int:
         return self._space.in_use
+
+    @property
+    def top(self) -> int:
+        return self._space.numbers.top
 
     def items(self) -> tuple[Keys, Values]:
         """Keys and their residuals, copies."""
@@ -149,6 +159,17 @@ class KeptBlocks:
     @property
     def in_use(self) -> int:
         return len(self.data)
+
+    @property
+    def top(self) -> int:
+        return len(self.data)
+
+
+def magnitude_of(kept: Kept) -> float:
+    """The sum of absolute values of all residuals; of many rows about, from an even sample."""
+    with kept.lock:
+        step = max(1, kept.top // SAMPLE)
+        return step * float(np.abs(kept.data[: kept.top : step]).sum(dtype=np.float64))
 
 
 def give_back(kept: Kept, names: Keys, sent: Values, grads: Values) -> None:

@@ -28,7 +28,7 @@ from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
-from kv.dispatcher.known_tables import KnownTables
+from kv.dispatcher.known_tables import KnownTable, KnownTables
 from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
@@ -111,6 +111,7 @@ class Dispatcher:
         self._has_begun = False
         office.on_view.append(self._see)
         office.queries.offer("dispatcher", self.facts)
+        office.statuses["kept_back"] = lambda: list(self.servers.encoders.kept_back())
 
     # -- life -------------------------------------------------------------------
 
@@ -356,7 +357,9 @@ class Dispatcher:
         if error is not None:
             self._answers.fail(message, error, said)
         elif message.meta.cmd == Command.PUSH_PULL:
-            self._ask_rows(message, [keys for keys, _ in shard.parts], True)
+            # Of the message: hot rows that went ahead are in no part of this shard.
+            parts = received(message, self.tables.of(message.meta)).parts
+            self._ask_rows(message, [keys for keys, _ in parts], True)
         else:
             clocks = self.servers.versions.clocks(shard.tables)
             self._answers.answer(message, Message(answer_to(message.meta, clocks=clocks)))
@@ -489,8 +492,15 @@ class Dispatcher:
                 "under_way": self._under_way,
                 "steps": len(self._steps),
                 "flushes": dict(self.flushes),
+                "tables": [self._facts_of(table) for table in self.tables.all()],
                 **{name: self.counts[name] for name in _COUNTED},
             }
+
+    def _facts_of(self, table: KnownTable) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": table.spec.name}
+        if table.spec.compression is not None:
+            found["compression"] = self.packing.facts(table)
+        return found
 
 
 def _keys_in(shard: Shard, table: int) -> Keys:

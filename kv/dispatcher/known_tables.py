@@ -80,6 +80,6 @@ class KnownTables:
             problem = "it is not defined on this dispatcher"
             raise UnknownTableError(f"id {error.args[0]:x}", problem) from None
 
-    def names(self) -> dict[int, str]:
-        """The tables' names by id."""
-        return {one: table.spec.name for one, table in self._tables.items()}
+    def all(self) -> list[KnownTable]:
+        """All of them."""
+        return list(self._tables.values())
