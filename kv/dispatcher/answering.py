@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from kv.delivery.repeats import NOT_DONE, Repeats
-from kv.dispatcher.upstream import Error
+from kv.dispatcher.refusing import FAILED, Error
 from kv.server import error_answer
 from postoffice.postoffice import Postoffice
 from van.errors import CodecError, PsliteError
@@ -46,7 +46,9 @@ class Answers:
     def fail(self, message: Message, error: BaseException, said: Error | None) -> None:
         """Pass an error on as the server has put it."""
         if said is not None:
-            self.answer(message, Message(answer_to(message.meta, Kind.ERROR, error=said)))
+            body = {FAILED: said.failed} if said.failed else None
+            header = answer_to(message.meta, Kind.ERROR, error=tuple(said[:3]), body=body)
+            self.answer(message, Message(header))
         else:
             self.refuse(message, error)
 

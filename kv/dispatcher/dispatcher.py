@@ -32,10 +32,11 @@ from kv.dispatcher.known_tables import KnownTable, KnownTables
 from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
+from kv.dispatcher.refusing import Error
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
 from kv.dispatcher.stepping import Steps
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.upstream import Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
 from kv.retrying import Retry
@@ -342,7 +343,7 @@ class Dispatcher:
         for pair in self._pairs:
             if cold in pair.filling.shards:
                 pair.filling.shards.remove(cold)
-        self._pushed(cold, error, said)
+        self._pushed(cold, error, said and said._replace(failed=b""))
 
     def _has_left(self, pair: Pair) -> None:
         """A buffer has been sent: another may leave, and ends of steps may follow it."""

@@ -14,7 +14,8 @@ from typing import Any
 from kv.consistency.settings import Consistency
 from kv.dispatcher.known_tables import KnownTables
 from kv.dispatcher.receiving import received
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.refusing import Error
+from kv.dispatcher.upstream import Servers
 from kv.dispatcher.way import folded
 from kv.errors import KVError
 from kv.spec import TableSpec

@@ -27,6 +27,7 @@ from kv.dispatcher.asking import Upstream
 from kv.dispatcher.hotkeys import Masks
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
+from kv.dispatcher.refusing import Error, Refusals
 from kv.dispatcher.resolving import Resolved
 from kv.dispatcher.versions import VersionClock
 from kv.keylist import KeyList
@@ -47,9 +48,6 @@ from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 _WHOLE = 1 << 62  # bytes of a piece: nothing is cut by size
-Error = tuple[str, str, int]
-"""Type, text and node of what was raised."""
-
 Answered = Callable[[BaseException | None, Error | None], None]
 """Called when a request is over: what went wrong, and how a server put it, if one did."""
 
@@ -282,7 +280,7 @@ class Servers:
         finish: Callable[[list[Message]], Any] | None = None,
     ) -> None:
         """Send a request without arrays to servers."""
-        said: list[Error] = []
+        refusals = Refusals(self.slots)
 
         def send(timestamp: int, oldest: int) -> None:
             for server in servers:
@@ -304,7 +302,7 @@ class Servers:
 
         def take(message: Message) -> bool:
             if message.meta.error is not None:
-                said.append(message.meta.error)
+                refusals.note(message.meta)
             else:
                 answers.append(message)
             return True
@@ -313,7 +311,7 @@ class Servers:
             with self._lock:
                 if error is None and finish is not None:
                     finish(sorted(answers, key=lambda answer: answer.meta.sender))
-                answered(error, said[0] if said else None)
+                answered(error, refusals.error())
 
         self.pushes.ask(servers, send, ended, take=take)
 
@@ -338,7 +336,7 @@ class Servers:
             settling = compress(writes, pieces, question.command, is_named, self.counts)
         newest = lambda: self.slots  # noqa: E731
         asking = Asking(question, entries, pieces, lines, pull, customer, newest, settling)
-        said: list[Error] = []
+        refusals = Refusals(question.slots)
         answers: list[Message] = []
 
         def take(message: Message) -> bool:
@@ -346,7 +344,7 @@ class Servers:
             if not asking.take(message):
                 return False  # a server did not know the key list any more and is sent it
             if meta.error is not None:
-                said.append(meta.error)
+                refusals.note(meta)
                 return True
             self.versions.advance(meta.clocks)
             if finish is not None:
@@ -357,7 +355,14 @@ class Servers:
             with self._lock:
                 if error is None and finish is not None:
                     finish(sorted(answers, key=lambda answer: answer.meta.sender))
-                answered(error, said[0] if said else None)
+                answered(error, refusals.error())
+
+        def late(message: Message) -> None:
+            """An answer that comes after the request has failed."""
+            if message.meta.error is not None:
+                refusals.note(message.meta)
+            if settling is not None:
+                asking.note(message)
 
         taking: Take = take
         if writes and question.command in PUSHES and self._stale is not None:
@@ -368,7 +373,7 @@ class Servers:
             ended,
             take=taking,
             recut=asking.recut,
-            after=None if settling is None else asking.note,
+            after=late,
         )
         if settling is not None and request is not None:
             self.encoders.follow(request, settling)

@@ -15,8 +15,10 @@ from kv.compression.encoder import Encoder
 from kv.compression.settings import Rules
 from kv.consistency.settings import SSP, Async, Consistency, SemiSync, Sync
 from kv.dispatcher.config import DispatcherConfig
+from kv.errors import MissingKeyError
 from kv.initializers import Zeros
 from kv.optimizers import SGD
+from kv.placement import SlotMap
 from kv.remote_worker import RemoteWorker
 from kv.table_protocol import table_id
 from tests.kv.compression.test_on_a_cluster import CHAINS, DIM, KEYS, SHAPE, Ledger
@@ -259,3 +261,34 @@ def test_pulled_values_are_packed_twice_and_lose_once(text: str, mode: Consisten
     for table in dispatcher.tables.named([table_id("user"), table_id("w")]):
         pulled = dispatcher.packing.facts(table)["pull"]
         assert pulled["nbytes"] < 0.7 * pulled["plain_nbytes"]
+
+
+@pytest.mark.parametrize("text", ["topk:0.2+fp16", "selective:relative=0.9+onebit"])
+def test_of_a_push_that_one_server_refuses_the_other_keeps_its_part(text: str) -> None:
+    ledger, seen = Ledger(), Seen()
+    tier = Tier(1, workers=1, dispatchers=1, compression=Rules({"*": text}))
+    owners = SlotMap.even(2).owner_of(np.arange(KEYS + 1, dtype=np.uint64))
+    is_other = owners[:KEYS] != owners[KEYS]
+
+    def program(worker: RemoteWorker) -> None:
+        rng = np.random.default_rng(1)
+        options: dict[str, Any] = {"optimizer": SGD(lr=1), "initializer": Zeros()}
+        table = worker.sparse_table("user", DIM, missing="error", **options)
+        dense = worker.dense_table("w", SHAPE, **options)
+        table.assign(ROWS, np.zeros((KEYS, DIM)))
+        for _ in range(5):
+            worker.wait(ledger.push(rng, table, dense))
+            grads = rng.standard_normal((KEYS + 1, DIM)).astype(np.float32)
+            grads[KEYS] = 9.0  # so that it is sent
+            request = table.push([*ROWS, KEYS], grads)  # one server has no row of the last key
+            with pytest.raises(MissingKeyError):
+                worker.wait(request)
+            ledger.pushed[is_other] += grads[:KEYS][is_other]
+        ledger.keep(worker)
+        seen.append((table.pull(ROWS), dense.pull()))
+
+    tier.train(program)
+
+    keep_of_all(ledger, tier)
+    for rows, array in seen:
+        ledger.check(rows, array)
