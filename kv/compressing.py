@@ -90,7 +90,7 @@ class Encoders:
             self._kept[identity] = (
                 KeptBlocks(dense_keys(spec).blocks.size, spec.dim)
                 if spec.kind == "dense"
-                else KeptRows(spec.name, spec.dim, spec.compression.memory)
+                else KeptRows(f"{spec.name}, residuals", spec.dim, spec.compression.memory)
             )
         return self._kept[identity]
 

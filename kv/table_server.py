@@ -36,6 +36,7 @@ from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.packed import PACKED
 from kv.placement import SlotMap, slot_of
+from kv.refreshing import answering, note_packed
 from kv.rehearsal import Rehearsal
 from kv.replay.order import LANE, Order
 from kv.server import error_answer
@@ -167,6 +168,7 @@ class TableServer:
             Command.META: self._meta,
             Command.CHANGED: self._changed,
             Command.UNSENT: self._unsent,
+            Command.REFRESH: self._refresh,
         }
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
@@ -626,6 +628,18 @@ class TableServer:
         answer = answer_to(message.meta, body={"next": go_on, "until": list(until)})
         return Message(answer, [keys, values])
         yield
+
+    def _refresh(self, message: Message) -> Answering:
+        tables = self._of(message.meta)
+        if self._must_hold(message, tables):
+            return None
+        office = self.office
+        answer = yield from answering(message, tables, office.incarnation, self.desk.map_version)
+        answer.meta.clocks = clocks_of(tables, office.rank)
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, tables)
+            note_packed(answer)
+        return answer
 
     def _set_lr(self, message: Message) -> Answering:
         self.engine.set_lr(self._one(message.meta), float(message.meta.body["lr"]))

@@ -65,18 +65,18 @@ class Kept(Protocol):
 
 
 class KeptRows:
-    """Residuals of a sparse table.
+    """Residuals of a sparse table; or other rows by key in bounded memory.
 
     Args:
-        table: its name, for errors.
+        what: it is, for errors.
         dim: floats in a row.
         limit: bytes of all of it.
     """
 
-    def __init__(self, table: str, dim: int, limit: int) -> None:
+    def __init__(self, what: str, dim: int, limit: int) -> None:
         self.lock, self.losses = threading.Lock(), Losses()
         self.capacity = capacity_of(dim, limit)
-        self._space = RowSpace(f"{table}, residuals", dim, 0, 4 * dim * max(self.capacity, 1))
+        self._space = RowSpace(what, dim, 0, 4 * dim * max(self.capacity, 1))
         self._time = 1
 
     def find(self, names: Keys) -> Rows:
@@ -90,6 +90,11 @@ class KeptRows:
                 self._space.data[made] = 0
                 rows[new] = made
         return rows
+
+    def look(self, names: Keys) -> Rows:
+        """As `find`, but none are made: -1 where there is none."""
+        self._time = self._time % int(SECONDS) + 1
+        return self._space.index.find(names, (0, 0, self._time, 0.0))[0]
 
     def _room_for(self, count: int) -> int:
         """How many of `count` new rows find room; older ones go if need be."""

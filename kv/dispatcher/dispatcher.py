@@ -82,7 +82,15 @@ class Dispatcher:
         self.tables = KnownTables()
         self._lock = threading.RLock()
         self.servers = Servers(
-            office, self._lock, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+            office,
+            self._lock,
+            self._receive,
+            key_cache,
+            key_deltas,
+            max_staleness,
+            retry,
+            seed,
+            config.cache_size if config.cache_refresh else 0,
         )
         self.executor = Executor(threads, self._break, "pslite dispatcher")
         self.failure: BaseException | None = None
@@ -481,6 +489,7 @@ class Dispatcher:
         if meta.cmd in _OUTRIGHT:
             for table in self.tables.of(meta):
                 self._reader.cache.forget(table)
+                self.servers.copies.drop(table)
 
     # -- telling -------------------------------------------------------------------
 
@@ -495,6 +504,7 @@ class Dispatcher:
                 "flushes": dict(self.flushes),
                 "tables": [self._facts_of(table) for table in self.tables.all()],
                 **{name: self.counts[name] for name in _COUNTED},
+                **{name: self.servers.counts[name] for name in _REFRESHED},
             }
 
     def _facts_of(self, table: KnownTable) -> dict[str, Any]:
@@ -522,3 +532,4 @@ _COUNTED = (
     "cache_misses",
     "rows_ahead",
 )
+_REFRESHED = ("refreshed_rows", "unchanged_rows", "refresh_bytes_saved")

@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kv.asking import Asking, Entry, Lines, Question, server_ids
 from kv.compressing import CodedWrite, Encoders, compress
-from kv.compression.encoder import Encoder
 from kv.compression.settings import NO_RULES
-from kv.cutting import Cut, Piece, Range, cut_keys, pieces_of
+from kv.cutting import Piece, cut_keys, pieces_of
 from kv.dispatcher.aggregating import Part
+from kv.dispatcher.ahead import AheadCoded, AheadWrite
 from kv.dispatcher.asking import Upstream
+from kv.dispatcher.copies import Copies
 from kv.dispatcher.hotkeys import Masks
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
+from kv.dispatcher.refreshing import Refresh, RowsHaveMovedError, reads_of
 from kv.dispatcher.refusing import Error, Refusals
 from kv.dispatcher.resolving import Resolved
 from kv.dispatcher.versions import VersionClock
+from kv.errors import KVError
 from kv.keylist import KeyList
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
@@ -41,7 +41,7 @@ from kv.remote_worker import SHORTEST_LIST
 from kv.retrying import Retry
 from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
-from postoffice.customer import Take
+from postoffice.customer import Recut, Take
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
@@ -61,11 +61,13 @@ class Servers:
         receive: takes what workers ask.
         key_cache, key_deltas: as for workers, see `kv.remote_worker`.
         max_staleness, retry, seed: of pushes that servers refuse as too stale, likewise.
+        copy_size: bytes of a table's rows that are kept to be refreshed; 0: none.
 
     Attributes:
         versions: the clocks that they have answered with.
         slots: who owns what, as known here.
         encoders: what compresses merged gradients.
+        copies: rows that were pulled.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Servers:
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         seed: int = 1,
+        copy_size: int = 0,
     ) -> None:
+        self.copies = Copies(copy_size)
         self.office, self._lock, self.versions = office, lock, VersionClock()
         self.slots = SlotMap.even(max(1, office.shape.servers))
         self.counts: Counter[str] = Counter()
@@ -201,9 +205,9 @@ class Servers:
         step: int,
         create: bool,
         priority: int,
-        done: Callable[[BaseException | None, Error | None, Pull], None],
+        done: Callable[[BaseException | None, Error | None, Pull | Refresh], None],
     ) -> None:
-        """Ask for rows in the name of a worker.
+        """Ask for rows in the name of a worker, or for what has changed of those that are here.
 
         Args:
             keys: by table, increasing; None of a dense one.
@@ -211,7 +215,6 @@ class Servers:
             done: called with the answers.
         """
         reads = [self._read(table, some) for table, some in zip(tables, keys, strict=True)]
-        pull = Pull(reads)
         question = Question(
             Command.PULL,
             Flag.PULL,
@@ -222,13 +225,27 @@ class Servers:
             priority,
             self._signature(tables, keys),
         )
-        self._ask(
-            self.pulls_of(rank),
-            question,
-            reads,
-            lambda error, said: done(error, said, pull),
-            pull=pull,
-        )
+        customer = self.pulls_of(rank)
+        rows = reads_of(self.copies, tables, keys, reads) if create else None
+
+        def ask_whole() -> None:
+            pull = Pull(reads)
+            ended: Answered = lambda error, said: done(error, said, pull)  # noqa: E731
+            self._ask(customer, question, reads, ended, pull=pull)
+
+        if rows is None:
+            ask_whole()
+            return
+        refresh = Refresh(rows, self.counts)
+
+        def answered(error: BaseException | None, said: Error | None) -> None:
+            if isinstance(error, RowsHaveMovedError):
+                ask_whole()
+            else:
+                done(error, said, refresh)
+
+        asked = replace(question, command=Command.REFRESH)
+        self._ask(customer, asked, rows, answered, finish=refresh.finish, recut=_give_up)
 
     def _signature(self, tables: Sequence[KnownTable], keys: Sequence[Keys | None]) -> int:
         """Of key lists that servers are to remember; 0 where they are too short."""
@@ -237,7 +254,7 @@ class Servers:
             return 0
         return signature_of(lists, self._list_seed)
 
-    def _read(self, table: KnownTable, keys: Keys | None) -> Reading:
+    def _read(self, table: KnownTable, keys: Keys | None) -> SparseRead | DenseRead:
         name, dim = table.spec.name, table.spec.dim
         if keys is None:
             shares, cut = table.shares(self.slots), table.cut(self.slots)
@@ -324,6 +341,7 @@ class Servers:
         pull: Pull | None = None,
         writes: Sequence[Writing | CodedWrite] = (),
         finish: Callable[[list[Message]], Any] | None = None,
+        recut: Recut | None = None,
     ) -> None:
         lines, settling = self.lines, None
         if question.body and "ahead" in question.body:  # its arrays come in threes
@@ -354,7 +372,10 @@ class Servers:
         def ended(error: BaseException | None) -> None:
             with self._lock:
                 if error is None and finish is not None:
-                    finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                    try:
+                        finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                    except KVError as problem:
+                        error = problem
                 answered(error, refusals.error())
 
         def late(message: Message) -> None:
@@ -372,7 +393,7 @@ class Servers:
             lambda first, oldest: self._send(asking, customer, first, oldest),
             ended,
             take=taking,
-            recut=asking.recut,
+            recut=asking.recut if recut is None else recut,
             after=late,
         )
         if settling is not None and request is not None:
@@ -383,52 +404,6 @@ class Servers:
         asking.send(first, oldest)
 
 
-class AheadWrite(SparseWrite):
-    """Hot rows, with the bits of the pushes that have each of them."""
-
-    __slots__ = ("_masks",)
-
-    def __init__(self, write: SparseWrite, masks: Masks) -> None:
-        for name in SparseWrite.__slots__:
-            setattr(self, name, getattr(write, name))
-        self._masks = masks
-
-    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
-        """Keys, values and bits of a range of a server's rows."""
-        return [*super().arrays(server, part), _of_range(self._masks, self.cut, server, part)]
-
-
-class AheadCoded(CodedWrite):
-    """The same, compressed."""
-
-    __slots__ = ("_masks",)
-
-    def __init__(
-        self, write: SparseWrite, encoder: Encoder, buffers: Buffers, masks: Masks
-    ) -> None:
-        super().__init__(write, encoder, buffers)
-        self._masks = masks
-
-    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
-        """Keys, values and bits of those rows of a range that are sent."""
-        return [*super().arrays(server, part), self._bits(server, part)]
-
-    def plain(self, server: int, part: Range) -> list[NDArray[Any]]:
-        """The same as if there were no compression."""
-        return [*super().plain(server, part), self._bits(server, part)]
-
-    def _bits(self, server: int, part: Range) -> Masks:
-        bits, kept = _of_range(self._masks, self.cut, server, part), self.kept(server, part)
-        return bits if kept is None else bits[kept]
-
-
-def _of_range(masks: Masks, cut: Cut, server: int, part: Range) -> Masks:
-    if cut.order is None:
-        return masks[part.start : part.stop]
-    found: Masks = masks[cut.rows(server, part.start, part.stop)]
-    return found
-
-
-def merged_rows(parts: Sequence[Part]) -> int:
-    """How many rows a push sends on."""
-    return sum(len(np.asarray(values)) for _, values in parts)
+def _give_up(message: Message) -> bool:
+    """Cut no refresh anew: what is known of rows, another owner cannot tell."""
+    raise RowsHaveMovedError("rows have moved meanwhile")
