@@ -66,6 +66,7 @@ class Relay:
                 return
             if meta.cmd == Command.DEFINE:
                 spec = TableSpec.from_dict(meta.body).resolved(self._mode, self._seed)
+                self._servers.office.reach(meta.sender)  # only this thread may make connections
                 self._define(spec, defined)
             else:
                 defined(None)
