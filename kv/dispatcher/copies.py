@@ -148,6 +148,14 @@ class Copies:
             copy = self._copies[table.id] = Copy(table.spec.name, table.spec.dim, self._limit)
         return copy
 
+    def facts(self, table: KnownTable) -> dict[str, int]:
+        """How many rows of a table are here, and their bytes."""
+        copy = self._copies.get(table.id)
+        return {
+            "copied_rows": 0 if copy is None else copy.rows,
+            "copied_nbytes": 0 if copy is None else copy.nbytes,
+        }
+
     def drop(self, table: KnownTable) -> None:
         """Forget the rows of a table."""
         if table.id in self._copies:

@@ -509,6 +509,8 @@ class Dispatcher:
 
     def _facts_of(self, table: KnownTable) -> dict[str, Any]:
         found: dict[str, Any] = {"name": table.spec.name}
+        found |= {"cached_nbytes": self._reader.cache.nbytes(table)}
+        found |= self.servers.copies.facts(table)
         if table.spec.compression is not None:
             found["compression"] = self.packing.facts(table)
         return found

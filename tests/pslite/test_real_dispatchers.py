@@ -50,6 +50,7 @@ def start(folder: Path, mode: str, workers: int, rounds: int) -> subprocess.Pope
         "cluster.heartbeat_interval": "250ms",
         "cluster.heartbeat_timeout": "1500ms",
         "param_sync.mode": mode,
+        "compression.*": "fp16",  # whole numbers are told exactly
     }
     command = [sys.executable, "-m", "pslite", "local", str(ROOT / "conf/local.ini")]
     command += ["--run", str(folder / "run"), "--workers", str(workers)]
