@@ -86,7 +86,7 @@ def since_of(known: NDArray[Any], keys: Keys, origin: Origin, parts: int) -> Ver
         raise KVError(f"of {keys.size} rows {known.size - start} are said to be known or not")
     versions = np.ascontiguousarray(known[_WORDS * head : start]).astype("<u2").view("<u8")
     ages = known[start:]
-    since = versions.astype(np.int64)[slot_of(keys) % parts] - ages
+    since: Versions = versions.astype(np.int64)[slot_of(keys) % parts] - ages
     since[ages == UNKNOWN] = -1
     return since
 

@@ -48,6 +48,9 @@ from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 _WHOLE = 1 << 62  # bytes of a piece: nothing is cut by size
+Found = Pull | Refresh
+"""What a pull brings: `results` and `clocks`."""
+
 Answered = Callable[[BaseException | None, Error | None], None]
 """Called when a request is over: what went wrong, and how a server put it, if one did."""
 
@@ -205,7 +208,7 @@ class Servers:
         step: int,
         create: bool,
         priority: int,
-        done: Callable[[BaseException | None, Error | None, Pull | Refresh], None],
+        done: Callable[[BaseException | None, Error | None, Found], None],
     ) -> None:
         """Ask for rows in the name of a worker, or for what has changed of those that are here.
 

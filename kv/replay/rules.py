@@ -56,7 +56,7 @@ def _of_order(spec: TableSpec) -> str | None:
 
 
 def _of_merging(spec: TableSpec) -> str | None:
-    chain = spec.compression and spec.compression.dispatcher_server
+    chain = None if spec.compression is None else spec.compression.dispatcher_server
     if chain is None or not chain.loses:
         return None
     return (

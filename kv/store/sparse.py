@@ -239,7 +239,9 @@ class SparseStore:
         """
         if rows is None:
             rows, _, _ = self.index.find(frozen(keys))
-        versions = self.index.records[np.maximum(rows, 0), records.VERSION].astype(np.int64)
+        versions: NDArray[np.int64] = self.index.records[
+            np.maximum(rows, 0), records.VERSION
+        ].astype(np.int64)
         versions[rows < 0] = 0
         return versions
 
