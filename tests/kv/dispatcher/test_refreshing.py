@@ -136,6 +136,20 @@ def test_a_row_known_of_very_long_ago_comes_again() -> None:
     assert model.pull([1, 2]) == 0
 
 
+def test_rows_by_an_older_map_may_be_anothers_by_now() -> None:
+    copy, keys = Copy("t", DIM, 1 << 20), np.array([4], np.uint64)
+    older = Counted(OWN._replace(map_version=3), (9,) * PARTS)
+    newer = Counted(OWN._replace(map_version=5), (2,) * PARTS)
+    values = np.ones((1, DIM), np.float32)
+
+    copy.fill(0, older, keys, values)
+    assert copy.look(keys)[1] == 9
+    copy.fill(1, newer, keys + 1, values)
+    assert copy.look(keys)[1] == -1
+    copy.fill(0, older, keys, values)  # it has come late
+    assert copy.look(keys)[1] == -1
+
+
 @pytest.mark.parametrize(
     "frame",
     [
