@@ -20,7 +20,7 @@ import numpy as np
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces, server_ids
 from kv.clipping import Clipping
 from kv.compressing import CodedWrite, Encoders, compress
-from kv.compression.settings import NO_RULES, Rules
+from kv.compression.settings import NO_RULES, WORKER_DISPATCHER, WORKER_SERVER, Rules
 from kv.consistency.position import Position
 from kv.consistency.settings import Consistency, SemiSync
 from kv.consistency.staleness import together
@@ -154,6 +154,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
         self.encoders = Encoders(compression, self._customer.is_open)
+        self.link = WORKER_DISPATCHER if self.way.is_open else WORKER_SERVER
 
     @property
     def rank(self) -> int:
@@ -171,9 +172,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = self.encoders.resolve(spec.resolved(self._mode, self._seed))
-        if spec.compression is not None and self.office.shape.dispatchers:
-            problem = "it does not pass through dispatchers; set [cluster] dispatchers = 0"
-            raise SettingError(f"table {spec.name}: compression", problem)
         if spec.mode is not None and spec.mode.counts_steps:
             self._begin()
         if isinstance(spec.mode, SemiSync):
@@ -234,7 +232,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _adopt_map(self) -> None:
         """Between two requests, so that one is cut by one map."""
         if self._newest is not self.slots and not self.way.is_open:
-            self.slots, self._lines = self._newest, None
+            self.slots, self._lines, self.link = self._newest, None, WORKER_SERVER
             self._cut_before = self._customer.requests
 
     def _come_back(self) -> None:
@@ -251,7 +249,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._customer.come_back_to(self.way.node)
         self.way.open_again()
         if self.way.is_open:
-            self.slots, self._lines = THROUGH, None
+            self.slots, self._lines, self.link = THROUGH, None, WORKER_DISPATCHER
             for identity, spec in self._specs.items():
                 self._define_on(identity, spec, [self.way.node])
 
@@ -456,8 +454,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return self._ask(question, entries, pull, writes=entries)
 
     def _gradients(self, wanted: Wanted, values: Values) -> Writing | CodedWrite:
-        write = self._write(wanted, values, "gradients")
-        encoder = wanted.table.encoder
+        write, table = self._write(wanted, values, "gradients"), wanted.table
+        if table.link is not self.link:
+            table.take_link(self.link)
+        encoder = table.encoder
         return write if encoder is None else CodedWrite(write, encoder, self.buffers)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:

@@ -115,7 +115,8 @@ def stats(
     """Show rows, memory and use of the tables, or of the table NAME.
 
     Rows, bytes and load of the index; keys admitted, denied, evicted and expired by the table's
-    policies; how often a key was found in memory and not on disk; the most used keys.
+    policies; how often a key was found in memory and not on disk; the most used keys; what
+    dispatchers hold: copies of rows, and what compression has kept back.
 
     \b
     Examples:
@@ -131,7 +132,8 @@ def stats(
         folder = looking.keys_of(run_dir, scheduler, keys)
         with looking.observing(address, timeout, folder) as observer:
             reports = looking.table_reports(observer)
-        text = looking.table_stats(reports, name)  # also finds that there is no such table
+            dispatchers = looking.dispatcher_reports(observer, observer.cluster())
+        text = looking.table_stats(reports, name, dispatchers)  # also finds: no such table
         chosen = reports if name is None else {name: reports[name]}
         click.echo(json.dumps(chosen, indent=2) if as_json else text)
 

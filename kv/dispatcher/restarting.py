@@ -17,8 +17,9 @@ from typing import Any
 
 from kv.consistency.progress import Progress
 from kv.dispatcher.buffers import Pairs
+from kv.dispatcher.refusing import Error
 from kv.dispatcher.stepping import Steps
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.upstream import Servers
 from kv.table_protocol import Command
 from postoffice.node import role_and_rank
 from van.message import Flag, Message, answer_to
