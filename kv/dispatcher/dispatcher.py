@@ -103,7 +103,6 @@ class Dispatcher:
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self.measures = Measures(self._pairs, self.tables, office.van.now)
         self.measures.offer(office.metrics)
-        self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
         self.packing = Packing(self.servers.encoders)
         of_job = Consistency.of(mode), seed
         self._relay = Relay(self.servers, self.tables, *of_job, self._define)
