@@ -5,9 +5,10 @@
     PULL       keys                       create                values per table
     PUSH       keys, gradients            weight, rest, again   -
     PUSH_PULL  keys, gradients            weight, rest, again   values per table
-    STEP       -                          clock, after          -
+    STEP       -                          clock, after,         round in body
+                                          position
     FINISH     -                          rests                 -
-    BEGIN      -                          clock                 completed in body
+    BEGIN      -                          clock, position       completed, position in body
     ASSIGN     keys, values               -                     -
     DELETE     keys                       -                     count in body
     SIZE       -                          -                     count in body
@@ -35,8 +36,13 @@ table's pair is the server's rank and the clock that came with the last pull fro
 push that is refused because that is too old is refused for now if `again` in its body says that
 the worker will try again; the refusal has the clocks of now.
 
+A worker that has tables of mode semi_sync says its `position`, the next round that it will end a
+step in, and is answered the latest `round` that is open in one of them. A dispatcher says in
+`steps` a list of [rank, clock, position], which is -1 of one that says none.
+
 A worker whose process was started again asks by a BEGIN with a clock of nil how many steps of it
-each server knows, and says by another with which it begins.
+each server knows, and says by another with which it begins; of a dispatcher's worker that says
+the `rank` and the `life`, its incarnation.
 
 A dense table has no keys here: its values, either way, are its blocks on that server in increasing
 number (`kv.dense`).

@@ -567,10 +567,12 @@ class TableServer:
         meta = message.meta
         steps = meta.body.get("steps")  # of several workers, where a dispatcher says it
         if steps is None:
-            steps = [(self._ranks.of(meta), meta.body["clock"])]
-        for rank, clock in steps:
-            yield from self._letting_go(self.engine.stepping(int(rank), int(clock)))
-        return Message(answer_to(meta))
+            steps = [(self._ranks.of(meta), meta.body["clock"], meta.body.get("position", -1))]
+        for rank, clock, position in steps:
+            yield from self._letting_go(self.engine.stepping(int(rank), int(clock), int(position)))
+        if all(position < 0 for _, _, position in steps):
+            return Message(answer_to(meta))
+        return Message(answer_to(meta, body={"round": self.engine.latest_round}))
 
     def _finish(self, message: Message) -> Answering:
         meta = message.meta
@@ -583,14 +585,16 @@ class TableServer:
         return Message(answer_to(meta))
 
     def _begin(self, message: Message) -> Answering:
-        meta = message.meta
+        meta, engine = message.meta, self.engine
         rank, step = self._ranks.of(meta), meta.body["clock"]
         if step is not None:
-            beginning = self.engine.beginning(rank, meta.incarnation, int(step))
+            position = int(meta.body["position"])
+            life = int(meta.body.get("life", meta.incarnation))  # where a dispatcher says it
+            beginning = engine.beginning(rank, life, int(step), position)
             yield from self._letting_go(beginning)
-        self.engine.progress.check_rank(rank)
-        completed = self.engine.progress.completed[rank]
-        return Message(answer_to(meta, body={"completed": completed}))
+        engine.progress.check_rank(rank)
+        completed, position = engine.progress.completed[rank], engine.progress.positions[rank]
+        return Message(answer_to(meta, body={"completed": completed, "position": position}))
 
     def _assign(self, message: Message) -> Answering:
         writes = writes_of(message, self._of(message.meta))

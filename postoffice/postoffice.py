@@ -73,12 +73,12 @@ class Postoffice(Exchange):
     ) -> None:
         super().__init__(role, van, shape, nonce=nonce)
         self.before_goodbye: list[Callable[[], None]] = []  # called once, as this node ends
-        self.statuses: dict[str, Callable[[], Any]] = {}
+        self.statuses: dict[str, Callable[[], Any]] = {"sent": lambda: van.counts["sent_bytes"]}
         self._bind, self._wanted_rank = bind, rank
         self._attendance = Attendance()
         self._repeats = Repeats(RETRY)
         self._pulse = Pulse(shape.heartbeat_interval, shape.scheduler_timeout)
-        self._goodbye_done = False
+        self._is_leaving = self._goodbye_done = False
 
     # -- start and end --------------------------------------------------------------------
 
@@ -129,6 +129,7 @@ class Postoffice(Exchange):
         if self.nodes and not self._goodbye_done and self._is_heard():
             message = self._control(Control.GOODBYE, {"failure": failure})
             message.meta.reply_to = self.van.address
+            self._is_leaving = True
             self._repeats.ask("goodbye", message, self.van.now())
             self.van.send(message)
             if timeout is None:
@@ -241,8 +242,9 @@ class Postoffice(Exchange):
         elif meta.control in (Control.BARRIER, Control.BARRIER_DONE):
             self._attendance.take(meta.body)
         elif meta.control is Control.GOODBYE_DONE:
-            self._repeats.answered("goodbye")
-            self._goodbye_done = True
+            if self._is_leaving:
+                self._repeats.answered("goodbye")
+                self._goodbye_done = True
         elif meta.control is Control.STOP:
             self._stop(ClusterStoppedError, meta.body["failure"])
 

@@ -71,18 +71,19 @@ def status(observer: Observer) -> str:
     cluster = observer.cluster()
     gone, awaited, lives = set(cluster["gone"]), set(cluster["awaited"]), dict(cluster["lives"])
     ages = {node: f"{age:.1f} s ago" for node, age in cluster["heartbeats"]}
-    rows = [["node", "address", "life", "heartbeat", "state"]]
+    sent = {node: sized(said["sent"]) for node, said in cluster["statuses"] if "sent" in said}
+    rows = [["node", "address", "life", "heartbeat", "sent", "state"]]
     for node in map(Node.unpack, cluster["nodes"]):
         state = "gone" if node.id in gone else "there"
         life, age = str(lives.get(node.id, 1)), ages.get(node.id, "-")
-        rows.append([node_name(node.id), node.place, life, age, state])
+        rows.append([node_name(node.id), node.place, life, age, sent.get(node.id, "-"), state])
     for dead, _, why in cluster["dead"]:
         state = f"dead{' and awaited' if dead in awaited else ''}: it {why}"
-        rows.append([node_name(dead), "-", str(lives.get(dead, 1)), "-", state])
+        rows.append([node_name(dead), "-", str(lives.get(dead, 1)), "-", "-", state])
     heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    found = [heading, columns(rows, left=5), *cluster["remarks"], *lost(cluster["last_words"])]
+    found = [heading, columns(rows, left=6), *cluster["remarks"], *lost(cluster["last_words"])]
     facts = dispatcher_reports(observer, cluster)
     return "\n".join([*found, *([dispatchers(facts)] if facts else [])])
 
@@ -119,7 +120,8 @@ def dispatchers(facts: dict[int, Report]) -> str:
     rows = [
         ["dispatcher", "workers", "queue", "under way", "pushes", "merged", "rows in", "rows out"]
     ]
-    rows[0] += ["merge ratio", "cache hits", "changed", "unchanged", "saved", "flushes by cause"]
+    rows[0] += ["merge ratio", "summed in", "cache hits", "changed", "unchanged", "saved"]
+    rows[0] += ["flushes by cause"]
     for rank, said in sorted(facts.items()):
         causes = ", ".join(f"{cause}: {count}" for cause, count in sorted(said["flushes"].items()))
         ratio = f"{said['rows_in'] / said['rows_out']:.2f}" if said["rows_out"] else "-"
@@ -134,6 +136,7 @@ def dispatchers(facts: dict[int, Report]) -> str:
                 counted(said["rows_in"]),
                 counted(said["rows_out"]),
                 ratio,
+                "-" if said["latency"] is None else f"{1000 * said['latency']:.1f} ms",
                 share(said["cache_hits"], said["cache_misses"]),
                 counted(said["refreshed_rows"]),
                 counted(said["unchanged_rows"]),

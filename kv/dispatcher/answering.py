@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from kv.delivery.repeats import NOT_DONE, Repeats
 from kv.dispatcher.refusing import FAILED, Error
@@ -36,12 +37,14 @@ class Answers:
         self._office, self._lock = office, lock
         self._repeats, self._before = repeats, before
 
-    def done(self, message: Message, error: BaseException | None, said: Error | None) -> None:
-        """Answer without more words, or pass an error on."""
+    def done(
+        self, message: Message, error: BaseException | None, said: Error | None, body: Any = None
+    ) -> None:
+        """Answer without arrays, or pass an error on."""
         if error is not None:
             self.fail(message, error, said)
         else:
-            self.answer(message, Message(answer_to(message.meta)))
+            self.answer(message, Message(answer_to(message.meta, body=body)))
 
     def fail(self, message: Message, error: BaseException, said: Error | None) -> None:
         """Pass an error on as the server has put it."""

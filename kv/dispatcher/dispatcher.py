@@ -23,19 +23,21 @@ from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.answering import Answers
 from kv.dispatcher.assignment import workers_of
-from kv.dispatcher.buffers import Pair, Pairs, Place
+from kv.dispatcher.buffers import Buffer, Pair, Pairs, Place
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
 from kv.dispatcher.known_tables import KnownTable, KnownTables
+from kv.dispatcher.measuring import Measures
 from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.refusing import Error
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
-from kv.dispatcher.stepping import Steps
+from kv.dispatcher.restarting import Absent, Restarts
+from kv.dispatcher.stepping import Steps, said_to_all
 from kv.dispatcher.upstream import Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
@@ -99,6 +101,8 @@ class Dispatcher:
         self._repeats = Repeats(office)
         self._lists = KeptLists(key_cache)
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
+        self.measures = Measures(self._pairs, self.tables, office.van.now)
+        self.measures.offer(office.metrics)
         self.packing = Packing(self.servers.encoders)
         of_job = Consistency.of(mode), seed
         self._relay = Relay(self.servers, self.tables, *of_job, self._define)
@@ -110,12 +114,22 @@ class Dispatcher:
         self._under_way = 0
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
+        self._absent = Absent(self._progress)
+        self._restarts = Restarts(
+            self.servers,
+            self._progress,
+            self._pairs,
+            self._steps,
+            self._answers.answer,
+            self._answers.fail,
+        )
         self._handlers: dict[int, Callable[[Message], None]] = {
             Command.PUSH: self._push,
             Command.PUSH_PULL: self._push,
             Command.PULL: self._pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
+            Command.BEGIN: self._begin_again,
         }
         self._has_begun = False
         office.on_view.append(self._see)
@@ -156,19 +170,21 @@ class Dispatcher:
         """Those that may still push."""
         return {rank for rank in self.workers if not self._progress.finished[rank]}
 
-    def _begin(self) -> None:
+    def _begin(self, is_again: bool) -> None:
         """The node has a rank: nobody waits here for the workers of others."""
         self._has_begun = True
         mine = set(self.workers)
         for rank in range(self._progress.num_workers):
             if rank not in mine:
                 self._progress.finish(rank)
+            elif is_again:  # each comes back when it can
+                self._absent.expect(rank)
         self.office.van.every(self.config.flush_interval / 2, self._tick)
 
     def _see(self, old: ClusterView, new: ClusterView) -> None:
         with self._lock:
             if not self._has_begun:
-                self._begin()
+                self._begin(is_again=self.office.node_id in new.fenced)
             self.servers.see(old, new)
             for server in self.servers.living():
                 self.office.reach(server)  # only this thread may make connections
@@ -177,10 +193,12 @@ class Dispatcher:
                 if role is Role.WORKER:
                     self._lists.forget(node)
                     self.packing.forget(node)
-                    self._lose(rank)
+                    if node in new.gone or self.office.shape.failures.on_worker != "restart":
+                        self._lose(rank)
 
     def _lose(self, rank: int) -> None:
         """Nobody waits for a worker any more; what it has pushed in its step is not merged."""
+        self._absent.lose(rank)
         if self._progress.lose(rank):
             for pair in self._pairs:
                 if rank in pair.filling.workers:
@@ -198,6 +216,8 @@ class Dispatcher:
         with self._lock:
             if not self._repeats.is_new(meta):
                 return
+            if self._absent:
+                self._absent.come(role_and_rank(meta.sender)[1])
             try:
                 if meta.cmd in WITH_KEYS:
                     self._complete(message)
@@ -284,7 +304,7 @@ class Dispatcher:
             if cause is None:
                 return
             self.flushes[cause] += 1
-            buffer = pair.swap()
+            buffer = pair.swap(now)
             shards = in_order(buffer.shards)
             pair.in_pieces |= pair.round is not None and cause is not Cause.ROUND
             self._under_way += 1
@@ -294,9 +314,9 @@ class Dispatcher:
                     self._send(shard.parts, [shard])
                 self._has_left(pair)
             else:
-                self.executor.submit(self._merging(pair, shards))
+                self.executor.submit(self._merging(pair, buffer, shards))
 
-    def _merging(self, pair: Pair, shards: Sequence[Shard]) -> Turns[None]:
+    def _merging(self, pair: Pair, buffer: Buffer, shards: Sequence[Shard]) -> Turns[None]:
         config = self.config
         try:
             parts = yield from aggregating(
@@ -311,6 +331,7 @@ class Dispatcher:
             return
         with self._lock:
             self._send(parts, shards)
+            self.measures.summed(buffer)
             self._has_left(pair)
             self._look_at(pair)
 
@@ -433,20 +454,26 @@ class Dispatcher:
         self._say_steps()
 
     def _say_steps(self) -> None:
-        """Tell servers of the ends of steps whose pushes have been sent."""
+        """Tell servers of the ends of steps whose pushes have been sent, and of new beginnings."""
+        self._say_ends()
+        self._restarts.say(self._holds)
+
+    def _say_ends(self) -> None:
         ready = self._steps.ready(self._holds)
         if not ready:
             return
         before = self.servers.pushes_under_way
-        steps = [[rank, step] for _, rank, step in ready]
+        steps = [[rank, step, said.meta.body.get("position", -1)] for said, rank, step in ready]
 
         def body_for(server: int) -> dict[str, Any]:
             after = [[timestamp, piece] for timestamp, node, piece in before if node == server]
             return {"steps": steps, "after": after} if after else {"steps": steps}
 
+        answers: list[Message] = []
+
         def answered(error: BaseException | None, said: Error | None) -> None:
             for message, _, _ in ready:
-                self._answers.done(message, error, said)
+                self._answers.done(message, error, said, said_to_all(answers))
 
         self.servers.tell(
             Command.STEP,
@@ -455,7 +482,13 @@ class Dispatcher:
             (),
             body_for,
             answered,
+            answers.extend,
         )
+
+    def _begin_again(self, message: Message) -> None:
+        self._restarts.take(message)
+        self._look_at_all()
+        self._say_steps()
 
     def _holds(self, rank: int, step: int) -> bool:
         """Whether something of a worker up to a step is not where servers must have it."""
@@ -499,6 +532,7 @@ class Dispatcher:
             return {
                 "workers": self.workers,
                 "queue": self._pairs.waiting,
+                "latency": self.measures.mean,
                 "under_way": self._under_way,
                 "steps": len(self._steps),
                 "flushes": dict(self.flushes),

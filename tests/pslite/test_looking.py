@@ -52,6 +52,7 @@ def test_what_dispatchers_do_is_told_with_their_merge_ratio() -> None:
     facts = {
         "workers": [2, 3],
         "queue": 4,
+        "latency": 0.0123,
         "under_way": 1,
         "pushes": 20,
         "merges": 8,
@@ -70,6 +71,7 @@ def test_what_dispatchers_do_is_told_with_their_merge_ratio() -> None:
     assert heading.split()[:2] == ["dispatcher", "workers"]
     assert line.startswith("1           2, 3")
     assert "1.50" in line
+    assert "12.3 ms" in line
     assert "25.0 %" in line
     assert "3.0 MiB" in line
     assert line.endswith("all: 7, interval: 1")
