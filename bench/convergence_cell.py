@@ -155,7 +155,7 @@ class Experiment:
         rows = setting.batch * pushes_of(consistency, workers)
         self.cluster = LocalCluster(workers, consistency, setting.seed)
         self.server = Server(self.cluster)
-        self.events = Events(Wires(setting.times.latency, setting.times.bandwidth))
+        self.events = Events(Wires(lines=setting.times.network))
         times = dataclasses.replace(setting.times, steps=len(batches))  # one might do them all
         drawn = Workload(times, workers, "async", setting.seed).times.tolist()
         queue = iter(batches)

@@ -38,7 +38,7 @@ class Cell:
     def key(self) -> dict[str, Any]:
         """All that the outcome depends on, in types that JSON has."""
         fields = dataclasses.asdict(self.setting)
-        fields["times"] = section_to_text("simulate", self.setting.times)
+        fields["times"] = section_to_text("simulate", self.setting.times.resolved)
         return {"case": self.case, **fields, "rows": self.rows, "model": self.model}
 
 

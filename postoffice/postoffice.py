@@ -78,7 +78,7 @@ class Postoffice(Exchange):
         self._attendance = Attendance()
         self._repeats = Repeats(RETRY)
         self._pulse = Pulse(shape.heartbeat_interval, shape.scheduler_timeout)
-        self._is_leaving = self._goodbye_done = False
+        self._goodbye_done = False
 
     # -- start and end --------------------------------------------------------------------
 
@@ -129,7 +129,6 @@ class Postoffice(Exchange):
         if self.nodes and not self._goodbye_done and self._is_heard():
             message = self._control(Control.GOODBYE, {"failure": failure})
             message.meta.reply_to = self.van.address
-            self._is_leaving = True
             self._repeats.ask("goodbye", message, self.van.now())
             self.van.send(message)
             if timeout is None:
@@ -242,8 +241,7 @@ class Postoffice(Exchange):
         elif meta.control in (Control.BARRIER, Control.BARRIER_DONE):
             self._attendance.take(meta.body)
         elif meta.control is Control.GOODBYE_DONE:
-            if self._is_leaving:
-                self._repeats.answered("goodbye")
+            if self._repeats.answered("goodbye"):  # else nobody asked
                 self._goodbye_done = True
         elif meta.control is Control.STOP:
             self._stop(ClusterStoppedError, meta.body["failure"])

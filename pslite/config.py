@@ -8,8 +8,9 @@ they stay text until `JobConfig.section` reads them into the application's own d
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from postoffice.config import ClusterConfig
 from pslite.chaos.config import ChaosConfig
 from pslite.ini import Entry, Sections, override, parse_ini, read_ini, to_assignments, to_ini
 from pslite.simulate.config import SimulateConfig
-from pslite.values import format_value, nearest, parse_value
+from pslite.values import AT, ByPlace, format_value, nearest, parse_value
 from van.config import SecurityConfig, VanConfig
 from van.errors import ConfigError
 from van.quantities import Seconds
@@ -185,9 +186,17 @@ def read_section(name: str, owner: type[T], entries: Mapping[str, Entry]) -> T:
 
 def _read_fields(name: str, owner: type[Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
     """The entries as values of the dataclass' fields; errors as in `read_section`."""
-    annotations = field_types(owner)
+    annotations, places = field_types(owner), field_by_place(owner)
     values: dict[str, Any] = {}
     for key, entry in entries.items():
+        if places is not None and (base := key.partition(AT)[0]) in places[1] and AT in key:
+            try:
+                value = parse_value(entry.text, annotations[base])
+            except ValueError as error:
+                raise ConfigError(str(error), file=entry.origin, section=name, key=key) from None
+            if value is not None:
+                values.setdefault(places[0], {})[key] = value
+            continue
         if key not in annotations:
             problem = (
                 f"unknown key{nearest(key, annotations) or '; known: ' + ', '.join(annotations)}"
@@ -214,7 +223,16 @@ def section_to_text(name: str, section: Any) -> dict[str, str]:
             text[key] = format_value(getattr(section, key), annotation)
         except ValueError as error:
             raise ConfigError(str(error), section=name, key=key) from None
-    return text
+    return text | _places_to_text(section)
+
+
+def _places_to_text(section: Any) -> dict[str, str]:
+    """The keys `KEY@WHERE` of a section's dataclass as text."""
+    annotations, places = field_types(type(section)), field_by_place(type(section))
+    said = {} if places is None else getattr(section, places[0])
+    return {
+        key: format_value(value, annotations[key.partition(AT)[0]]) for key, value in said.items()
+    }
 
 
 def own_sections() -> Mapping[str, type[Any]]:
@@ -223,9 +241,33 @@ def own_sections() -> Mapping[str, type[Any]]:
 
 
 def field_types(owner: type[Any]) -> Mapping[str, Any]:
-    """The annotations of a dataclass' fields, resolved."""
-    hints = typing.get_type_hints(owner, include_extras=True)
-    return {item.name: hints[item.name] for item in dataclasses.fields(owner) if item.init}
+    """The annotations of a dataclass' fields that are keys, resolved."""
+    hints = _hints(owner)
+    own = {item.name: hints[item.name] for item in dataclasses.fields(owner) if item.init}
+    return {name: hint for name, hint in own.items() if _marked(hint) is None}
+
+
+def field_by_place(owner: type[Any]) -> tuple[str, tuple[str, ...]] | None:
+    """The field of a dataclass that holds what is said as `KEY@WHERE`, and these keys."""
+    for name, hint in _hints(owner).items():
+        if (mark := _marked(hint)) is not None:
+            return name, mark.keys
+    return None
+
+
+def _hints(owner: Any) -> Mapping[str, Any]:
+    """All annotations of a class, resolved once."""
+    return _resolved(owner)
+
+
+@functools.cache
+def _resolved(owner: Hashable) -> Mapping[str, Any]:
+    return typing.get_type_hints(owner, include_extras=True)
+
+
+def _marked(annotation: Any) -> ByPlace | None:
+    marks = getattr(annotation, "__metadata__", ())
+    return next((mark for mark in marks if isinstance(mark, ByPlace)), None)
 
 
 def _missing(owner: type[Any], given: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,7 @@ import pslite
 from postoffice.config import ClusterConfig, join_address
 from postoffice.node import Role
 from pslite.addresses import address_of_interface, address_towards, is_loopback
-from pslite.chaos.config import ChaosConfig
+from pslite.chaos.config import ChaosConfig, counts_of
 from pslite.config import JobConfig, read_job
 from pslite.ini import split_assignments
 from pslite.values import nearest
@@ -142,10 +142,12 @@ def from_environ(
         )
     cluster = _replace(cluster, {"host": _host(env, cluster, towards, of_interface)})
     job.chaos.check(cluster)
+    van = _van(env, job.van)
+    job.simulate.check_job(counts_of(cluster), van.resend == "on")
     return NodeSettings(
         role=role,
         rank=_rank(env, role, cluster),
-        job=replace(job, cluster=cluster, van=_van(env, job.van), chaos=_chaos(env, job.chaos)),
+        job=replace(job, cluster=cluster, van=van, chaos=_chaos(env, job.chaos)),
         verbose=verbosity(env),
         run_dir=Path(env["PSLITE_RUN"]) if env.get("PSLITE_RUN") else None,
         begins=env.get("PSLITE_BEGINS") == "1",

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from kv.compression.settings import Rules
 from pslite.config import JobConfig, field_types, own_sections
 from pslite.ini import to_ini
-from pslite.values import format_value
+from pslite.values import AT, format_value
 
 
 def explain(job: JobConfig) -> str:
@@ -30,6 +30,9 @@ def explain(job: JobConfig) -> str:
             blocks.append("\n".join(lines) + "\n")
             continue
         for key, text in texts.pop(name).items():
+            if AT in key:  # the same of one place
+                lines.append(to_ini({"": {key: text}}).splitlines()[1])
+                continue
             default = default_text(owner, key)
             note = f"default {default or 'empty'}" if default is not None else "must be given"
             if allowed := allowed_values(field_types(owner)[key]):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pslite import environ
 from pslite.capacity import check_size
+from pslite.chaos.config import counts_of
 from pslite.config import JobConfig
 from pslite.kept import forget_places, note_place
 from pslite.keyring import keys_of_job
@@ -41,8 +42,8 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
         command: the worker program; a leading `python` is the Python that runs this.
         options: where output goes, and the like.
     Raises:
-        ConfigError: the command is not found, too many nodes, a plan of faults that names none of
-            them, or a folder that cannot be written.
+        ConfigError: the command is not found, too many nodes, a plan of faults or a network that
+            names none of them, or a folder that cannot be written.
     """
     options = options or LaunchOptions()
     env = environ.current() if options.env is None else options.env
@@ -51,6 +52,7 @@ def run_local(job: JobConfig, command: Sequence[str], options: LaunchOptions | N
     check_repeatable(job)
     job, env = with_record(job), fixed_environ(job, env)
     job.chaos.check(job.cluster)
+    job.simulate.check_job(counts_of(job.cluster), job.van.resend == "on")
     job.checkpoint.require_place()
     with _run_directory(options) as run_dir:
         folder = None if run_dir is None else run_dir.path

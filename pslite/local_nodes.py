@@ -36,8 +36,11 @@ from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
 from pslite.config import RunConfig
 from pslite.ordering import make_dealing, make_order
+from pslite.simulate.links import Links
+from pslite.vans import in_network, name_of_line, patience
 from van.courier import ZmqVan, new_context
 from van.errors import ConfigError
+from van.van import Van
 
 T = TypeVar("T")
 
@@ -56,6 +59,7 @@ class LocalNodes:
         server_threads: of each server; 0: half of the cores.
         run: what is recorded or replayed; its seed is not looked at.
         dispatchers: that merge the workers' pushes.
+        links: of a network to simulate; None: messages travel as they do.
         dispatcher: settings of each.
         dispatcher_app: called with each dispatcher's postoffice, which has not started.
 
@@ -77,6 +81,7 @@ class LocalNodes:
         run: RunConfig = RunConfig(),  # noqa: B008 (it is frozen)
         compression: Rules = NO_RULES,
         dispatchers: int = 0,
+        links: Links | None = None,
         dispatcher: DispatcherConfig = DispatcherConfig(),  # noqa: B008 (it is frozen)
         dispatcher_app: Callable[[Postoffice], object] | None = None,
     ) -> None:
@@ -102,6 +107,9 @@ class LocalNodes:
             raise ConfigError("a run that is recorded or replayed has none", key="replicas")
         if (run.record or run.replay) and dispatchers:
             raise ConfigError("a run that is recorded or replayed has none", key="dispatchers")
+        if links is not None:
+            self._check(links, servers, workers, dispatchers)
+        self._links = links
         self._context = new_context()
         self._place = f"inproc://pslite-{next(_numbers)}"
         self._shape = ClusterShape(
@@ -155,14 +163,24 @@ class LocalNodes:
         self._threads.append(thread)
         return thread
 
-    def _office(self, role: Role, name: str, rank: int | None) -> Postoffice:
+    @staticmethod
+    def _check(links: Links, servers: int, workers: int, dispatchers: int) -> None:
+        counts = {Role.SCHEDULER: 1, Role.SERVER: servers, Role.WORKER: workers}
+        links.check(counts | {Role.DISPATCHER: dispatchers})
+
+    def _van(self, role: Role, rank: int) -> Van:
         van = ZmqVan(context=self._context, background=role is Role.WORKER)
+        name = name_of_line(role, rank)
+        return in_network(van, self._links, name, van.config, self._seed)
+
+    def _office(self, role: Role, name: str, rank: int) -> Postoffice:
+        van = self._van(role, rank)
         office = Postoffice(role, van, self._shape, bind=f"{self._place}-{name}", rank=rank)
-        office.resend_with(Resend())
+        office.resend_with(patience(Resend().timeout, self._links))
         return office
 
     def _run_scheduler(self) -> None:
-        office = SchedulerOffice(ZmqVan(context=self._context, background=False), self._shape)
+        office = SchedulerOffice(self._van(Role.SCHEDULER, 0), self._shape)
         desk = LeaseDesk(office, self._run_dir, dealing=self._dealing)
         office.apps.append(desk)
         self.scheduler = office

@@ -134,6 +134,8 @@ class LocalJob:
                 self._note(name=self._job.run.name)
                 self._family.watch(self._inbox.fileno())
                 self._listen()
+                if links := self._job.simulate.imposed:
+                    self._say(f"the network is simulated: {links}")
                 self._prepare()
                 self._start_all()
                 while not self._life.is_over:

@@ -23,7 +23,6 @@ from postoffice.head import SchedulerOffice
 from postoffice.journal import FileJournal, Journal
 from postoffice.node import Role
 from postoffice.postoffice import ClusterShape, Postoffice
-from postoffice.resending import Resend
 from pslite.chaos.network import Chaos
 from pslite.environ import NodeSettings
 from pslite.heap import keep_freed_memory
@@ -32,10 +31,9 @@ from pslite.lifecycle import CONSEQUENCE
 from pslite.loader import load_function
 from pslite.obituaries import LOOK, ObituaryReader
 from pslite.repeating import check_repeatable, why_fixed
-from pslite.vans import make_van
+from pslite.vans import make_van, patience
 from van.addresses import place_of
 from van.errors import ConfigError
-from van.van import Van
 
 if TYPE_CHECKING:
     from kv.dispatcher.dispatcher import Dispatcher
@@ -85,7 +83,7 @@ def make_office(settings: NodeSettings) -> Postoffice:
     """This process' server or worker node, not yet started."""
     # A worker's thread computes most of the time, so another must see to its messages meanwhile.
     check_repeatable(settings.job)
-    van: Van = make_van(settings, background=settings.role is Role.WORKER)
+    van = make_van(settings, background=settings.role is Role.WORKER)
     cluster = settings.job.cluster
     chaos = chaos_of(settings)
     if chaos is not None:
@@ -100,7 +98,8 @@ def make_office(settings: NodeSettings) -> Postoffice:
         nonce=settings.life,
     )
     if settings.job.van.resend == "on":
-        office.resend_with(Resend(timeout=settings.job.van.resend_timeout))
+        timeout = settings.job.van.resend_timeout
+        office.resend_with(patience(timeout, settings.job.simulate.imposed))
     if chaos is not None:
         chaos.watch(office)
     return office
@@ -140,7 +139,7 @@ def _run_scheduler(settings: NodeSettings) -> None:
     from pslite.ordering import make_dealing, whole_at_signal
 
     check_repeatable(settings.job)
-    van: Van = make_van(settings, background=False)
+    van = make_van(settings, background=False)
     chaos = chaos_of(settings)
     if chaos is not None:
         van = chaos.around(van)

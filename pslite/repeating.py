@@ -46,6 +46,9 @@ def _problems(job: JobConfig) -> Iterator[tuple[tuple[str, str], str]]:
     has_order = bool(run.record or run.replay)
     if job.chaos.plan.strip():
         yield ("chaos", "plan"), "nothing may go wrong on purpose: expected no plan"
+    links = job.simulate.imposed
+    if links is not None and links.loses:
+        yield ("simulate", links.loses), "no message may be lost on purpose: expected 0"
     for key in ("on_worker_failure", "on_server_failure"):
         if getattr(cluster, key) != "stop":
             yield ("cluster", key), f"expected stop, got {getattr(cluster, key)}"

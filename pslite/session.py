@@ -25,6 +25,7 @@ from pslite import environ
 from pslite.config import JobConfig, RunConfig
 from pslite.node import make_office, run_node, set_up_logging
 from pslite.repeating import check_hashes, fix_chance
+from pslite.simulate.reading import links_of
 from van.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def local_cluster(
     replay: Path | None = None,
     compression: Rules = NO_RULES,
     dispatchers: int = 0,
+    network: Mapping[str, str | float] | None = None,
 ) -> LocalNodes:
     """A whole cluster in this process, each node in a thread, messages over `inproc://`.
 
@@ -178,8 +180,12 @@ def local_cluster(
         record, replay: folders of records, as `pslite local` has them.
         compression: of tables that name none, as the section `[compression]`.
         dispatchers: that merge the workers' pushes, as `[cluster] dispatchers`.
+        network: to simulate, as the keys of `[simulate]` that jobs heed, such as
+            `{"bandwidth": "1Gbit", "latency@server": "2ms"}`.
     Returns:
         A context manager; see `LocalNodes`.
+    Raises:
+        ConfigError: a key of `network` that means nothing here, or is wrong.
     """
     from pslite.local_nodes import LocalNodes
 
@@ -196,4 +202,5 @@ def local_cluster(
         run,
         compression,
         dispatchers,
+        links_of(network or {}),
     )

@@ -10,9 +10,24 @@ import difflib
 import math
 import types
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from van.quantities import Unit, format_quantity, parse_quantity
+
+AT = "@"
+
+
+@dataclass(frozen=True)
+class ByPlace:
+    """Marks the field of a section that holds its keys `KEY@WHERE`, as values by such keys.
+
+    Attributes:
+        keys: that may be said of places; their fields' annotations are those of the values.
+    """
+
+    keys: tuple[str, ...]
+
 
 _LONGEST_NUMBER = 40  # characters
 _TRUE, _FALSE = ("yes", "true", "on", "1"), ("no", "false", "off", "0")

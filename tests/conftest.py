@@ -19,6 +19,9 @@ from pslite.config import JobConfig
 from pslite.prepare import preparation
 from tests.jobs import ROOT, environment, free_port
 
+# Processes that tests start keep what they print as those of users do.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", _UNHURRIED, max_examples=50, derandomize=True)
@@ -27,6 +30,13 @@ settings.load_profile("steady")  # unless the command line names another
 
 _LIMIT = 60.0  # seconds for a server to answer
 _CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processes that share the tests know them by name, so no name may hold an address."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: give its parameters ids")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -16,5 +16,8 @@ local_lane      nodes of one host: Unix sockets and shared memory
 loopback        a seeded network in one process, for tests
 wires           how long messages take between lines of latency and bandwidth
 virtual         a network in one process that keeps to them, on a virtual clock
+linked          a van whose messages take the time of such lines
+    intake      when what has come is through a node's own line
+faults          messages that are lost, late or come twice, on purpose
 config, errors
 """

@@ -115,6 +115,12 @@ class ZmqVan:
             self._timers.every(seconds, call, time.monotonic())
         self._ends.wake()  # whoever drives may be about to sleep for longer
 
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._timers.at(time, call)
+        if not self.is_driving:
+            self._ends.wake()
+
     def bind(self, address: str) -> str:
         actual = self._ends.bind(address)
         if self._background is not None:

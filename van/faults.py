@@ -135,7 +135,7 @@ class FaultPlan:
         seed: of all chance.
         everywhere: of links that `links` does not name.
         links: faults of single links or, with `ANY` as an end, of all of a node's in one direction.
-            The most exact entry counts.
+            The most exact entry counts. Or what says it of any link.
         cuts: links that are dead for a while; `cut` and `heal` change them later.
         spells: what happens for a while, beside all that.
         hits: which messages it concerns, by their headers; None: all.
@@ -146,7 +146,7 @@ class FaultPlan:
 
     seed: int = 0
     everywhere: Faults = field(default_factory=Faults)
-    links: Mapping[Link, Faults] = field(default_factory=dict)
+    links: Mapping[Link, Faults] | Callable[[Link], Faults] = field(default_factory=dict)
     cuts: Iterable[Cut] = ()
     spells: Iterable[Spell] = ()
     hits: Callable[[Meta], bool] | None = None
@@ -178,6 +178,8 @@ class FaultPlan:
 
     def faults_of(self, link: Link) -> Faults:
         """The faults of a link."""
+        if callable(self.links):
+            return self.links(link)
         source, target = link
         for name in (link, (source, ANY), (ANY, target)):
             if name in self.links:
@@ -329,6 +331,7 @@ class FaultyVan:
     connect: Callable[[int, str], None]
     disconnect: Callable[[int], None]
     every: Callable[[float, Callable[[], None]], None]
+    at: Callable[[float, Callable[[], None]], None]
     has_room: Callable[[int], bool]
     shares_memory: Callable[[int], bool]
 

@@ -308,6 +308,9 @@ class LoopbackVan:
     def every(self, seconds: float, call: Callable[[], None]) -> None:
         self.timers.every(seconds, call, self.now())
 
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        self.timers.at(time, call)
+
     def tick(self) -> None:
         """Call the timers that are due."""
         for call in self.timers.due(self.now()):

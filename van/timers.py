@@ -1,4 +1,4 @@
-"""Things to do every so many seconds: which are due, and when the next one is.
+"""Things to do at a time, or every so many seconds: which are due, and when the next one is.
 
 Bookkeeping only; the thread that drives a van asks. After a pause (a process that was stopped, a
 long computation) a call is made once, not once for each time that was missed.
@@ -14,7 +14,7 @@ NEVER = float("inf")
 
 
 class Timers:
-    """Calls to make again and again.
+    """Calls to make, once or again and again.
 
     Attributes:
         next_due: when `due` has something to call; `NEVER` without calls.
@@ -30,6 +30,10 @@ class Timers:
         assert seconds > 0
         self._push(now + seconds, seconds, call)
 
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        """Make `call` due once, at `time`."""
+        self._push(time, 0.0, call)
+
     def due(self, now: float) -> list[Callable[[], None]]:
         """What is to be called now, the longest overdue first."""
         calls = []
@@ -37,8 +41,11 @@ class Timers:
             _, _, seconds, call = self._heap[0]
             calls.append(call)
             # At once: an exception out of a signal handler may come between any two steps.
-            heapq.heapreplace(self._heap, (now + seconds, next(self._serials), seconds, call))
-            self.next_due = self._heap[0][0]
+            if seconds:
+                heapq.heapreplace(self._heap, (now + seconds, next(self._serials), seconds, call))
+            else:
+                heapq.heappop(self._heap)
+            self.next_due = self._heap[0][0] if self._heap else NEVER
         return calls
 
     def clear(self) -> None:

@@ -52,6 +52,9 @@ class Van(Protocol):
         A call must be quick; it may send. What it raises is logged.
         """
 
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        """Have the driving thread make `call` once, at `time` on this van's clock; any thread."""
+
     def bind(self, address: str) -> str:
         """Be reachable; returns the real address. Raises `AddressError`."""
 

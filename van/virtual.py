@@ -179,13 +179,13 @@ class VirtualNetwork(LoopbackNetwork):
     def post(self, source: str, target: str, message: Message) -> int:
         frames = as_sent(message, self.config)
         nbytes = sum(memoryview(frame).nbytes for frame in frames)
-        first_bit = self.wires.leave(source, nbytes, self.now)
+        first_bit = self.wires.leave(source, nbytes, self.now, target)
         for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
             self.at(first_bit + after, partial(self._arrive, source, target, frames, nbytes))
         return nbytes
 
     def _arrive(self, source: str, target: str, frames: list[Buffer], nbytes: int) -> None:
-        last_bit = self.wires.arrive(target, nbytes, self.now)
+        last_bit = self.wires.arrive(target, nbytes, self.now, source)
         if last_bit > self.now:
             self.at(last_bit, partial(self._hand_over, source, target, frames))
         else:
@@ -220,6 +220,12 @@ class VirtualVan(LoopbackVan):
     def every(self, seconds: float, call: Callable[[], None]) -> None:
         before = self.timers.next_due
         super().every(seconds, call)
+        if self.timers.next_due != before:
+            self._network.plan_tick(self)
+
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        before = self.timers.next_due
+        super().at(time, call)
         if self.timers.next_due != before:
             self._network.plan_tick(self)
 

@@ -115,14 +115,8 @@ class Dispatcher:
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
         self._absent = Absent(self._progress)
-        self._restarts = Restarts(
-            self.servers,
-            self._progress,
-            self._pairs,
-            self._steps,
-            self._answers.answer,
-            self._answers.fail,
-        )
+        say = self._answers.answer, self._answers.fail
+        self._restarts = Restarts(self.servers, self._progress, self._pairs, self._steps, *say)
         self._handlers: dict[int, Callable[[Message], None]] = {
             Command.PUSH: self._push,
             Command.PUSH_PULL: self._push,

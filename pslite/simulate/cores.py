@@ -62,17 +62,19 @@ class Events:
 
     def send(self, source: str, target: str, nbytes: int, act: Act, *what: Any) -> None:
         """Send a message; `act(*what)` is what its receiver does."""
-        first_bit = self._wires.leave(source, nbytes, self.now)
-        self.at(first_bit, self._arrive, target, nbytes, act, what)
+        first_bit = self._wires.leave(source, nbytes, self.now, target)
+        self.at(first_bit, self._arrive, source, target, nbytes, act, what)
 
-    def send_unheeded(self, source: str, nbytes: int) -> None:
+    def send_unheeded(self, source: str, target: str, nbytes: int) -> None:
         """Send a small message that changes nothing where it arrives: it only takes its line."""
-        self._wires.leave(source, nbytes, self.now)
+        self._wires.leave(source, nbytes, self.now, target)
         self.messages += 1
 
-    def _arrive(self, target: str, nbytes: int, act: Act, what: tuple[Any, ...]) -> None:
+    def _arrive(
+        self, source: str, target: str, nbytes: int, act: Act, what: tuple[Any, ...]
+    ) -> None:
         self.messages += 1
-        last_bit = self._wires.arrive(target, nbytes, self.now)
+        last_bit = self._wires.arrive(target, nbytes, self.now, source)
         if last_bit > self.now:
             self.at(last_bit, act, *what)
         else:
@@ -233,7 +235,7 @@ class CoreWorker:
             events.send(server.name, self.name, sizes.pulled, self._take)
         else:
             size = sizes.pushed if command is Command.PUSH else sizes.stepped
-            events.send_unheeded(server.name, size)
+            events.send_unheeded(server.name, self.name, size)
 
     def _take(self) -> None:
         self._missing -= 1
@@ -265,7 +267,7 @@ class CoreWorker:
 def run_cores(work: Workload, tell: Act = lambda steps: None) -> Outcome:
     """Simulate `work`; `tell` hears of each step."""
     config = work.config
-    wires, staleness = Wires(config.latency, config.bandwidth), Staleness()
+    wires, staleness = Wires(lines=config.network), Staleness()
     events = Events(wires)
     servers = [CoreServer(f"server {n}", work, events, staleness) for n in range(config.servers)]
     workers = [CoreWorker(rank, work, events, servers, tell) for rank in range(work.workers)]

@@ -15,13 +15,14 @@ import numpy as np
 from kv.remote_worker import RemoteWorker
 from kv.table_server import TableServer
 from postoffice.head import SchedulerOffice
-from postoffice.node import Role, role_and_rank
+from postoffice.node import Role, node_name, role_and_rank
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
 from pslite.simulate.outcome import Outcome
 from pslite.simulate.staleness import Staleness
 from pslite.simulate.workload import TABLE, Workload
-from van.faults import FaultPlan, Faults
+from van.faults import FaultPlan
+from van.linked import losses
 from van.message import Meta
 from van.virtual import VirtualNetwork
 from van.wires import Wires
@@ -42,9 +43,11 @@ class RealCluster:
     def __init__(self, work: Workload, tell: Tell = lambda steps: None) -> None:
         config = work.config
         self._work, self._tell = work, tell
-        self._plan = FaultPlan(config.seed, Faults(drop=config.loss), hits=_is_about_tables)
+        links = config.network
+        self._plan = FaultPlan(config.seed, links=losses(links, node_name), hits=_is_about_tables)
+        self._is_lossy = links.loses is not None
         self._network = VirtualNetwork(
-            Wires(config.latency, config.bandwidth), plan=self._plan if config.loss else None
+            Wires(lines=links), plan=self._plan if self._is_lossy else None
         )
         self._shape = ClusterShape(
             servers=config.servers,
@@ -95,7 +98,7 @@ class RealCluster:
             rank=rank,
             nonce=1 + rank,
         )
-        if self._work.config.loss:
+        if self._is_lossy:
             office.resend_with(Resend())
         return office
 

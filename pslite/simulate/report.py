@@ -46,7 +46,7 @@ def _row(one: Repeated) -> tuple[str, ...]:
 def to_json(config: SimulateConfig, found: Sequence[Repeated]) -> str:
     """All settings and figures; equal settings give equal bytes."""
     body = {
-        "settings": section_to_text("simulate", config),
+        "settings": section_to_text("simulate", config.resolved),
         "simulations": [
             {
                 "mode": one.first.mode,

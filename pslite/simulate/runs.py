@@ -17,7 +17,10 @@ def simulate(
 
     Args:
         tell: hears of each step of each worker; `total_steps` there will be.
+    Raises:
+        ConfigError: messages are lost that nobody sends again.
     """
+    config.check()
     return [
         Repeated(
             [

@@ -223,7 +223,13 @@ def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Results:
     )
     files = {
         "absent": "import no_such_module_of_a_peer",
-        "dying": "import os\nclass Peer:\n    def start(self): print('last words'); os._exit(3)",
+        "dying": textwrap.dedent("""
+            import os
+            class Peer:
+                def start(self):
+                    print("last words", flush=True)
+                    os._exit(3)
+        """),
         "good": GOOD_PEER,
         "raising": raising,
         "refusing": "class Peer:\n    def start(self): raise OSError('no port')",

@@ -57,8 +57,8 @@ def start(
         "cluster.heartbeat_interval": "250ms",
         "cluster.heartbeat_timeout": "1500ms",
         "param_sync.mode": mode,
-        "compression.*": "fp16",  # whole numbers are told exactly
         **{f"cluster.{key}": value for key, value in chosen.items()},
+        "compression.*": "fp16",  # whole numbers are told exactly
     }
     command = [sys.executable, "-m", "pslite", "local", str(ROOT / "conf/local.ini")]
     command += ["--run", str(folder / "run"), "--workers", str(workers)]

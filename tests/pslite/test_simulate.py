@@ -163,7 +163,6 @@ def test_staleness_is_shown_by_powers_of_two() -> None:
         ("compute = 0", "compute: expected more than 0"),
         ("straggler_share = 120%", "straggler_share: expected 0 to 1, got 1.2"),
         ("bandwidth = 10GB", "bandwidth: unknown unit 'GB'"),
-        ("loss = 1%", "loss: only real nodes send again"),
         ("wrokers = 2", "wrokers: unknown key; did you mean workers"),
     ],
 )
