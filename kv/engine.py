@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from kv.consistency.base import Context, Due, Kept, Mode, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
+from kv.consistency.semi_sync import SemiSynchronous
 from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.dispatcher.constituents import bases_at, count_of
@@ -362,7 +363,7 @@ class Engine:
                 if update.base < 0 or update.is_rest:
                     continue
                 mode = found.mode
-                at = mode.round_of(rank, clock) if mode.holds else mode.clock
+                at = mode.round_of(rank, clock, update.base) if mode.holds else mode.clock
                 if at is None:
                     continue  # it will be dropped
                 known: Sequence[int] = (update.base,)
@@ -372,7 +373,8 @@ class Engine:
                     found.staleness.note(max(0, at - base))
             if self.log is not None:
                 for found, update in pushes:
-                    number = found.mode.round_of(rank, clock) if found.mode.holds else None
+                    base = update.base
+                    number = found.mode.round_of(rank, clock, base) if found.mode.holds else None
                     if number is not None:
                         self.log.held(found, rank, number, update)
             due = [found.mode.on_push(rank, clock, update) for found, update in pushes]
@@ -395,22 +397,24 @@ class Engine:
 
     # -- steps ------------------------------------------------------------------------------
 
-    def step(self, rank: int, clock: int) -> bool:
+    def step(self, rank: int, clock: int, position: int = -1) -> bool:
         """Worker `rank` has completed its steps up to number `clock`; whether any clock advanced.
 
         A step said twice changes nothing. The rounds it closes are applied when this returns.
 
+        Args:
+            position: where that brings the worker, -1 if it does not say (`kv.consistency`).
         Raises:
             RankError: no such worker, or it has finished.
             ArenaFullError: a round found no room for its rows and was dropped; the step counts.
             NonFiniteError: likewise, of a round whose sum is no finite number.
         """
-        return run_through(self.stepping(rank, clock))
+        return run_through(self.stepping(rank, clock, position))
 
-    def stepping(self, rank: int, clock: int) -> Turns[bool]:
+    def stepping(self, rank: int, clock: int, position: int = -1) -> Turns[bool]:
         """`step` in turns; two of `stepping` and `finishing` never overlap in one executor."""
         with self.lock:
-            is_new = self.progress.step(rank, clock)
+            is_new = self.progress.step(rank, clock, position)
         if is_new and self.log is not None:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
@@ -442,7 +446,13 @@ class Engine:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
-    def beginning(self, rank: int, life: int, step: int) -> Turns[bool]:
+    @property
+    def latest_round(self) -> int:
+        """The latest that is open in a table whose rounds do not wait for everybody."""
+        modes = [found.mode for found in list(self.tables)]
+        return max((m.clock for m in modes if isinstance(m, SemiSynchronous)), default=0)
+
+    def beginning(self, rank: int, life: int, step: int, position: int = -1) -> Turns[bool]:
         """Worker `rank` was started again and begins with step number `step`, in turns.
 
         What a former life of it pushed in that step or later, and a round still holds, is
@@ -450,17 +460,18 @@ class Engine:
 
         Args:
             life: the worker's incarnation; said again, or of a former life, it changes nothing.
+            position: see `step`.
         Raises:
             RankError: no such worker.
         """
         with self.lock:
-            is_new = self._begin(rank, life, step)
+            is_new = self._begin(rank, life, step, position)
         if is_new and self.log is not None:
             self.log.progressed()
         return (yield from self._settling()) if is_new else False
 
-    def _begin(self, rank: int, life: int, step: int) -> bool:
-        is_new = self.progress.begin_again(rank, life, step)
+    def _begin(self, rank: int, life: int, step: int, position: int = -1) -> bool:
+        is_new = self.progress.begin_again(rank, life, step, position)
         for found in self.tables if is_new else ():
             found.mode.forget_former(rank)
         return is_new
@@ -566,7 +577,7 @@ class Engine:
         with self.lock:
             for rank, life, step in state["begun"]:
                 if rank < self.progress.num_workers:
-                    is_new |= self._begin(rank, life, step)
+                    is_new |= self._begin(rank, life, step, state["positions"][rank])
             is_new |= self.progress.catch_up(state)
         return (yield from self._settling()) if is_new else False
 

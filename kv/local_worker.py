@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.clipping import Clipping
+from kv.consistency.position import Position
+from kv.consistency.settings import SemiSync
 from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
@@ -24,6 +26,7 @@ from kv.pipelining import Pipeline
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.settings import learning_rate
 from kv.spec import TableSpec
+from kv.table_protocol import table_id
 
 if TYPE_CHECKING:
     from kv.checkpoint.desk import Desk
@@ -39,6 +42,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         self._steps = 0  # completed
         self._requests = 0  # made
         self._bases: dict[int, int] = {}  # by table, its clock when it was last pulled
+        self._position = Position()
         self._chance = random.Random(rank)
 
     def __repr__(self) -> str:
@@ -173,9 +177,10 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         """Steps completed."""
         return self._steps
 
-    def resume_at(self, steps: int) -> None:
-        """Go on after so many steps; the engine knows them already."""
+    def resume_at(self, steps: int, clocks: Iterable[tuple[str, int]] = ()) -> None:
+        """Go on after so many steps, with those clocks by table; the engine knows them already."""
         self._steps = steps
+        self._position.resume((table_id(name), clock) for name, clock in clocks)
 
     def desk(self) -> Desk:
         """Where checkpoints of this process are asked for."""
@@ -198,11 +203,19 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     def step(self) -> None:
         """This worker's step is over: in `sync` mode its part of the round is complete."""
         engine = self._open_engine()
+        position = -1
+        if self._position:
+            tables = list(engine.tables)
+            clocks = [(tables[number].id, clock) for number, clock in self._bases.items()]
+            position = self._position.step(clocks, self._hear_clocks)
         try:
-            engine.step(self._rank, self._steps)
+            engine.step(self._rank, self._steps, position)
         finally:  # it counts where a round failed, too
             self._steps += 1
             self._cluster.tell_change()
+
+    def _hear_clocks(self) -> None:
+        self._position.hear(self._open_engine().latest_round)
 
     def finish(self) -> None:
         """This worker pushes no more and nobody waits for its steps; it may still pull."""
@@ -337,7 +350,10 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     def _define(self, spec: TableSpec) -> tuple[TableSpec, int]:
         engine = self._open_engine()
         number = engine.define(spec)
-        return engine.table(number).spec, number
+        table = engine.table(number)
+        if isinstance(table.spec.mode, SemiSync):
+            self._position.add(table.id)
+        return table.spec, number
 
 
 class LocalAhead:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +20,9 @@ import numpy as np
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces, server_ids
 from kv.clipping import Clipping
 from kv.compressing import CodedWrite, Encoders, compress
-from kv.compression.settings import NO_RULES, Rules
-from kv.consistency.settings import Consistency
+from kv.compression.settings import NO_RULES, WORKER_DISPATCHER, WORKER_SERVER, Rules
+from kv.consistency.position import Position
+from kv.consistency.settings import Consistency, SemiSync
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
@@ -125,8 +126,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._gatherer = Gatherer(office)
         self.leases = RemoteLeases(office)
         self._steps, self._may_move = 0, may_move
+        self._position, self._last_step = Position(), -1
         self.is_deterministic = is_deterministic
         self._defined: dict[int, set[tuple[int, int]]] = {}  # table -> servers' lives that know it
+        self._specs: dict[int, TableSpec] = {}  # of all tables, by id
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
@@ -151,6 +154,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
         self.encoders = Encoders(compression, self._customer.is_open)
+        self.link = WORKER_DISPATCHER if self.way.is_open else WORKER_SERVER
 
     @property
     def rank(self) -> int:
@@ -168,12 +172,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = self.encoders.resolve(spec.resolved(self._mode, self._seed))
-        if spec.compression is not None and self.office.shape.dispatchers:
-            problem = "it does not pass through dispatchers; set [cluster] dispatchers = 0"
-            raise SettingError(f"table {spec.name}: compression", problem)
         if spec.mode is not None and spec.mode.counts_steps:
             self._begin()
+        if isinstance(spec.mode, SemiSync):
+            self._position.add(table_id(spec.name))
         self.ask_all(Command.DEFINE, body=spec.to_dict())
+        self._specs[table_id(spec.name)] = spec
         self._defined[table_id(spec.name)] = self._lives(self._servers())
         if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
@@ -189,12 +193,15 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _define_where_new(self, tables: Sequence[Table], servers: Sequence[int]) -> None:
         """Define tables on servers that have come since they were defined."""
         for table in tables:
-            lives = self._lives(servers)
-            new = [server for server, _ in sorted(lives - self._defined[table.id])]
-            if new:
-                body = table.spec.to_dict()
-                self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
-                self._defined[table.id] |= lives
+            self._define_on(table.id, table.spec, servers)
+
+    def _define_on(self, identity: int, spec: TableSpec, servers: Sequence[int]) -> None:
+        lives = self._lives(servers)
+        new = [server for server, _ in sorted(lives - self._defined[identity])]
+        if new:
+            body = spec.to_dict()
+            self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
+            self._defined[identity] |= lives
 
     def lines(self) -> Lines:
         """The way to the servers, found once the node has started."""
@@ -225,8 +232,26 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _adopt_map(self) -> None:
         """Between two requests, so that one is cut by one map."""
         if self._newest is not self.slots and not self.way.is_open:
-            self.slots, self._lines = self._newest, None
+            self.slots, self._lines, self.link = self._newest, None, WORKER_SERVER
             self._cut_before = self._customer.requests
+
+    def _come_back(self) -> None:
+        """Go through the dispatcher again, which was started again, once nothing is under way.
+
+        Not while a pull ahead is: it may wait for a step of this worker.
+        """
+        reads = (Command.PULL, Command.PUSH_PULL)
+        if any(message.meta.cmd in reads for _, message in self._customer.unanswered()):
+            return
+        self.office.wait(
+            lambda: not self._customer.pending, what=lambda: "all answers of the servers"
+        )
+        self._customer.come_back_to(self.way.node)
+        self.way.open_again()
+        if self.way.is_open:
+            self.slots, self._lines, self.link = THROUGH, None, WORKER_DISPATCHER
+            for identity, spec in self._specs.items():
+                self._define_on(identity, spec, [self.way.node])
 
     def _keep_order(self) -> None:
         """Wait until what comes next cannot overtake a push that goes another way.
@@ -255,6 +280,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def pull_wanted(self, wanted: Sequence[Wanted], create: bool, priority: int) -> list[Values]:
         """What tables call: read what they have prepared."""
+        if self.way.is_back:
+            self._come_back()
         if self._prefetches:
             found = self._prefetches.take(self._prefetch_place(wanted, create), wanted)
             if found is not None:
@@ -427,8 +454,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return self._ask(question, entries, pull, writes=entries)
 
     def _gradients(self, wanted: Wanted, values: Values) -> Writing | CodedWrite:
-        write = self._write(wanted, values, "gradients")
-        encoder = wanted.table.encoder
+        write, table = self._write(wanted, values, "gradients"), wanted.table
+        if table.link is not self.link:
+            table.take_link(self.link)
+        encoder = table.encoder
         return write if encoder is None else CodedWrite(write, encoder, self.buffers)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
@@ -603,11 +632,13 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         body: Any = None,
         finish: Finish | None = None,
         before: Sequence[tuple[Place, Message]] = (),
+        take: Callable[[Message], bool] | None = None,
     ) -> Request:
         """Send a request without arrays; returns its timestamp.
 
         Args:
             before: pushes that the servers must have had first.
+            take: called with each answer.
         """
         if self._closed:
             raise KVError("this worker is closed")
@@ -617,6 +648,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             timestamp = self._customer.new_request(
                 servers,
                 unfolding(finish) if through else finish,
+                take=take,
                 recut=self._tell_directly if through else None,
                 made=made,
             )
@@ -699,21 +731,16 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._has_begun = True
         office = self.office
         if office.shape.failures.on_worker == "restart" and office.node_id in office.view.fenced:
-            self._steps = max(self._steps, self._tell_beginning(None))
-            self._tell_beginning(self._steps)
+            for known in self.ask_all(Command.BEGIN, body={"clock": None}, finish=_bodies_of):
+                self._steps = max(self._steps, known["completed"])
+                self._position.begin_at(known["position"])
+            body = {"clock": self._steps, "position": self._position.next}
+            self.ask_all(Command.BEGIN, body=body)
 
-    def _tell_beginning(self, clock: int | None) -> int:
-        """Begin with that step, or None: ask; the most steps that a server knows of this worker."""
-        known: int = self.ask_all(
-            Command.BEGIN,
-            body={"clock": clock},
-            finish=lambda answers: max(answer.meta.body["completed"] for answer in answers),
-        )
-        return known
-
-    def resume_at(self, steps: int) -> None:
-        """Go on after so many steps; the servers know them already."""
+    def resume_at(self, steps: int, clocks: Iterable[tuple[str, int]] = ()) -> None:
+        """Go on after so many steps, with those clocks by table; the servers know them already."""
         self._steps = steps
+        self._position.resume((table_id(name), clock) for name, clock in clocks)
 
     @property
     def is_first(self) -> bool:
@@ -742,10 +769,32 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                     lambda: not self._pushes_under_way(), what=lambda: "the pushes of a step"
                 )
             before = self._pushes_under_way()
-            flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
-            self._tell(Command.STEP, flags, self._servers(), body=body, before=before)
+            flags = Flag.PUSH | Flag.EVERYWHERE
+            body: dict[str, Any] = {"clock": self._steps}
+            take = None
+            if self._position:
+                clocks = [(table, clock) for (table, _), clock in self._bases.items()]
+                body["position"] = self._position.step(clocks, self._hear_out)
+                take = self._hear
+            servers = self._servers()
+            self._last_step = self._tell(
+                Command.STEP, flags, servers, body=body, before=before, take=take
+            )
         self._steps += 1
         self._customer.raise_failed()
+
+    def _hear(self, answer: Message) -> bool:
+        """What is answered to the end of a step."""
+        if answer.meta.body is not None:
+            self._position.hear(answer.meta.body["round"])
+        return True
+
+    def _hear_out(self) -> None:
+        """Wait for the answers to the end of the step before."""
+        last = self._last_step
+        self.office.wait(
+            lambda: self._customer.is_done(last), what=lambda: "the end of the step before"
+        )
 
     def finish(self) -> None:
         """This worker pushes no more and nobody waits for its steps; it may still pull."""
@@ -765,6 +814,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
         self._customer.wait_all()
+        if self.way.is_back:
+            self._come_back()
         self.office.barrier(Group.WORKERS, name)
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -833,6 +884,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
 def _wanted_by(writes: Sequence[Write]) -> list[Wanted]:
     return [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
+
+
+def _bodies_of(answers: Sequence[Message]) -> list[Any]:
+    return [answer.meta.body for answer in answers]
 
 
 def _after(body: Any, before: Sequence[tuple[Place, Message]], server: int) -> dict[str, Any]:

@@ -5,9 +5,10 @@
     PULL       keys                       create                values per table
     PUSH       keys, gradients            weight, rest, again   -
     PUSH_PULL  keys, gradients            weight, rest, again   values per table
-    STEP       -                          clock, after          -
+    STEP       -                          clock, after,         round in body
+                                          position
     FINISH     -                          rests                 -
-    BEGIN      -                          clock                 completed in body
+    BEGIN      -                          clock, position       completed, position in body
     ASSIGN     keys, values               -                     -
     DELETE     keys                       -                     count in body
     SIZE       -                          -                     count in body
@@ -19,6 +20,11 @@
     CHANGED    -                          start, count, since,  keys, values; next, until in body
                                           until
     UNSENT     -                          count                 -
+    REFRESH    keys, what is known        create, rank          values of changed rows per table,
+               of their rows                                    then a bit for each row; known in
+                                                                body
+
+REFRESH is a PULL by whom has some of the rows already (`kv.refreshing`).
 
 PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
 
@@ -30,8 +36,13 @@ table's pair is the server's rank and the clock that came with the last pull fro
 push that is refused because that is too old is refused for now if `again` in its body says that
 the worker will try again; the refusal has the clocks of now.
 
+A worker that has tables of mode semi_sync says its `position`, the next round that it will end a
+step in, and is answered the latest `round` that is open in one of them. A dispatcher says in
+`steps` a list of [rank, clock, position], which is -1 of one that says none.
+
 A worker whose process was started again asks by a BEGIN with a clock of nil how many steps of it
-each server knows, and says by another with which it begins.
+each server knows, and says by another with which it begins; of a dispatcher's worker that says
+the `rank` and the `life`, its incarnation.
 
 A dense table has no keys here: its values, either way, are its blocks on that server in increasing
 number (`kv.dense`).
@@ -82,10 +93,11 @@ class Command(IntEnum):
     CHANGED = 14
     BEGIN = 15
     UNSENT = 16
+    REFRESH = 17
 
 
-WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)
-"""Commands whose arrays are keys and values; those of the others are keys alone."""
+WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN, Command.REFRESH)
+"""Commands whose arrays are keys and something of each row; those of the others are keys alone."""
 
 
 WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE, Command.META)))
@@ -93,7 +105,7 @@ WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE, Comm
 
 
 _LOOKS = (Command.SIZE, Command.SCAN, Command.STATS, Command.META, Command.CHANGED)
-READS = frozenset(map(int, (Command.PULL, *_LOOKS)))
+READS = frozenset(map(int, (Command.PULL, Command.REFRESH, *_LOOKS)))
 """Commands that change nothing, and so are simply done again when they are repeated.
 
 A pull may make rows; that a second one finds them is no change to anybody.

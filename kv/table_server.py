@@ -36,6 +36,7 @@ from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.packed import PACKED
 from kv.placement import SlotMap, slot_of
+from kv.refreshing import answering, note_packed
 from kv.rehearsal import Rehearsal
 from kv.replay.order import LANE, Order
 from kv.server import error_answer
@@ -167,6 +168,7 @@ class TableServer:
             Command.META: self._meta,
             Command.CHANGED: self._changed,
             Command.UNSENT: self._unsent,
+            Command.REFRESH: self._refresh,
         }
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
@@ -223,6 +225,10 @@ class TableServer:
             for node, life in sorted(new.fenced.items()):  # whoever has its seat by now
                 if not old.is_fenced(node, life):
                     self._lose(node)
+        for node in new.dead - old.dead:
+            if role_and_rank(node)[0] is Role.DISPATCHER:
+                self.lists.forget(node)
+                self.unpacker.forget(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
@@ -561,15 +567,17 @@ class TableServer:
         meta = message.meta
         steps = meta.body.get("steps")  # of several workers, where a dispatcher says it
         if steps is None:
-            steps = [(self._ranks.of(meta), meta.body["clock"])]
-        for rank, clock in steps:
-            yield from self._letting_go(self.engine.stepping(int(rank), int(clock)))
-        return Message(answer_to(meta))
+            steps = [(self._ranks.of(meta), meta.body["clock"], meta.body.get("position", -1))]
+        for rank, clock, position in steps:
+            yield from self._letting_go(self.engine.stepping(int(rank), int(clock), int(position)))
+        if all(position < 0 for _, _, position in steps):
+            return Message(answer_to(meta))
+        return Message(answer_to(meta, body={"round": self.engine.latest_round}))
 
     def _finish(self, message: Message) -> Answering:
         meta = message.meta
         rests = bool(meta.body and meta.body.get("rests"))
-        if not rests:
+        if not rests and role_and_rank(meta.sender)[0] is Role.WORKER:
             self.lists.forget(meta.sender)
             self.unpacker.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing
@@ -577,14 +585,16 @@ class TableServer:
         return Message(answer_to(meta))
 
     def _begin(self, message: Message) -> Answering:
-        meta = message.meta
+        meta, engine = message.meta, self.engine
         rank, step = self._ranks.of(meta), meta.body["clock"]
         if step is not None:
-            beginning = self.engine.beginning(rank, meta.incarnation, int(step))
+            position = int(meta.body["position"])
+            life = int(meta.body.get("life", meta.incarnation))  # where a dispatcher says it
+            beginning = engine.beginning(rank, life, int(step), position)
             yield from self._letting_go(beginning)
-        self.engine.progress.check_rank(rank)
-        completed = self.engine.progress.completed[rank]
-        return Message(answer_to(meta, body={"completed": completed}))
+        engine.progress.check_rank(rank)
+        completed, position = engine.progress.completed[rank], engine.progress.positions[rank]
+        return Message(answer_to(meta, body={"completed": completed, "position": position}))
 
     def _assign(self, message: Message) -> Answering:
         writes = writes_of(message, self._of(message.meta))
@@ -622,6 +632,18 @@ class TableServer:
         answer = answer_to(message.meta, body={"next": go_on, "until": list(until)})
         return Message(answer, [keys, values])
         yield
+
+    def _refresh(self, message: Message) -> Answering:
+        tables = self._of(message.meta)
+        if self._must_hold(message, tables):
+            return None
+        office = self.office
+        answer = yield from answering(message, tables, office.incarnation, self.desk.map_version)
+        answer.meta.clocks = clocks_of(tables, office.rank)
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, tables)
+            note_packed(answer)
+        return answer
 
     def _set_lr(self, message: Message) -> Answering:
         self.engine.set_lr(self._one(message.meta), float(message.meta.body["lr"]))

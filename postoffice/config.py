@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from postoffice.failure import FailurePolicy, ServerFailure, WorkerFailure
+from postoffice.failure import DispatcherFailure, FailurePolicy, ServerFailure, WorkerFailure
 from van.errors import ConfigError
 from van.quantities import Seconds
 
@@ -35,6 +35,7 @@ class ClusterConfig:
     scheduler_timeout: Seconds = 60.0  # how long the others bear the scheduler's silence; 0: ever
     on_worker_failure: WorkerFailure = "stop"  # the job ends, goes on without it, or awaits it
     on_server_failure: ServerFailure = "stop"  # the same where no other server has its rows
+    on_dispatcher_failure: DispatcherFailure = "continue"  # without it, or with another one
     restart_timeout: Seconds = 60.0  # for an awaited node to come back; then the job ends
     max_restarts: int = 3  # of one node by the launcher; then its failure ends the job
     journal: str = ""  # file from which a scheduler started again goes on; empty: none
@@ -57,9 +58,6 @@ class ClusterConfig:
             self.dispatchers,
             f"0 to {self.workers}, as many as there are workers",
         )
-        if self.dispatchers and self.on_worker_failure == "restart":
-            text = "a dispatcher takes no worker again: use stop or continue, or dispatchers = 0"
-            raise _error("on_worker_failure", text)
         _check("max_restarts", self.max_restarts >= 0, self.max_restarts, "0 or more")
         self._check_times()
 
@@ -83,6 +81,7 @@ class ClusterConfig:
         return FailurePolicy(
             on_worker=self.on_worker_failure,
             on_server=self.on_server_failure,
+            on_dispatcher=self.on_dispatcher_failure,
             restart_timeout=self.restart_timeout,
         )
 

@@ -130,6 +130,7 @@ class Customer:
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
         self.resending = Resending(Resend())
         self._dead: dict[int, float] = {}  # nodes that others may take over from, until when
+        self._left: set[int] = set()  # dispatchers whose next life is asked nothing yet
         # Writes that go another way than what comes after them: True where they were refused for
         # now, or may be lost.
         self.astray: dict[Place, bool] = {}
@@ -224,7 +225,11 @@ class Customer:
         meta = message.meta
         request = self._open.get(meta.timestamp)
         if request is not None:
-            request.waiting_for[meta.timestamp, meta.recipient, meta.piece or 1] = message
+            place = meta.timestamp, meta.recipient, meta.piece or 1
+            request.waiting_for[place] = message
+            if meta.recipient in self._left:  # its life ended while the request was made
+                self._ask_others(request, place)
+                return
         try:
             self.postoffice.send(message)
         except DeadNodeError:
@@ -391,7 +396,7 @@ class Customer:
 
     def due(self, now: float) -> list[Message]:
         """What is to be sent again at `now`."""
-        due = self.resending.due(self.unanswered(), now)
+        due = self.resending.due(self.unanswered(), now, self._next)
         if due:
             oldest = self.oldest
             for message in due:
@@ -446,6 +451,7 @@ class Customer:
         for node in [node for node in self._dead if node in new.nodes]:
             del self._dead[node]
         for node in _ended_dispatchers(old, new):  # what it was given goes to the servers
+            self._left.add(node)
             self._leave(node)
         if new.map_version > old.map_version:
             for node in self._dead:
@@ -457,6 +463,10 @@ class Customer:
             self.excuse(node)
         self.hurry(now)
         self._fail_dead(now)
+
+    def come_back_to(self, node: int) -> None:
+        """From here on the next life of a dispatcher is asked; nothing is under way."""
+        self._left.discard(node)
 
     def _note_lost(self, old: ClusterView, new: ClusterView) -> None:
         """What a former life of a node was sent may be lost; what is sent after that is not."""

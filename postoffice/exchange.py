@@ -23,6 +23,7 @@ from postoffice.errors import (
     PostofficeError,
 )
 from postoffice.failure import Verdict
+from postoffice.metrics import Metrics
 from postoffice.node import SCHEDULER_ID, Node, Role, node_name, role_and_rank
 from postoffice.queries import Queries
 from postoffice.resending import Resend, Resending
@@ -86,7 +87,14 @@ class Exchange:
         self.nonce = secrets.randbits(63) if nonce is None else nonce
         self.on_view: list[OnView] = []
         self.counts: Counter[str] = Counter()
-        self.queries = Queries()
+        self.queries, self.metrics = Queries(), Metrics()
+        self.metrics.offer(
+            "pslite_network_tx_bytes",
+            "counter",
+            "Bytes of the messages that this node has sent.",
+            lambda: [({}, self.van.counts["sent_bytes"])],
+        )
+        self.queries.offer("metrics", self.metrics.facts)
         self._customers: dict[tuple[int, int], Customer] = {}
         self._servers_of_app: dict[int, Customer] = {}
         self._refusal: PsliteError | None = None
@@ -352,6 +360,8 @@ class Exchange:
                 self._drop("misdirected", message)
             elif message.peer is not None and (why := complaint(message, self.nodes)):
                 self._refuse_key(message, why)
+            elif meta.sender == self.node_id == SCHEDULER_ID:  # which needs no words with itself
+                self._drop("stranger", message)
             elif not meta.control:  # nearly all
                 self._receive_data(message)
             elif meta.control in _FROM_ANYBODY:

@@ -2,7 +2,8 @@
 
 `[cluster] on_worker_failure` and `on_server_failure` say what is wanted. A server whose slots have
 a living backup is no loss, whatever is wanted; who keeps backups says whether they have. Nor is a
-dispatcher, which keeps nothing that its workers do not have.
+dispatcher, which keeps nothing that its workers do not have; `on_dispatcher_failure` says whether
+another is started in its place.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from postoffice.node import Role
 
 WorkerFailure = Literal["stop", "continue", "restart"]
 ServerFailure = Literal["stop", "restart"]
+DispatcherFailure = Literal["continue", "restart"]
 
 
 class Verdict(Enum):
@@ -31,6 +33,7 @@ class FailurePolicy:
 
     on_worker: WorkerFailure = "stop"
     on_server: ServerFailure = "stop"
+    on_dispatcher: DispatcherFailure = "continue"
     restart_timeout: float = 60.0  # seconds in which one that is awaited must have come
 
     def verdict(self, role: Role, is_covered: bool) -> Verdict:
@@ -53,6 +56,8 @@ class FailurePolicy:
 
         Where a death ends the job nobody restarts nodes, so that one was started by mistake.
         """
+        if role is Role.DISPATCHER:
+            return self.on_dispatcher == "restart"
         wanted = self.on_worker if role is Role.WORKER else self.on_server
         return wanted != "stop"
 

@@ -236,7 +236,7 @@ class Membership:
         With the last worker's goodbye the cluster is stopping; with the last goodbye of all it has
         stopped.
         """
-        if node not in self.nodes or node in self.gone:
+        if node not in self.nodes or node in self.gone or node == SCHEDULER_ID:
             return
         if failure is not None:
             self._die(node, f"failed: {failure}", now)

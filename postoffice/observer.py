@@ -19,6 +19,8 @@ from van.errors import VanError
 from van.message import Control, Message, Meta
 from van.van import Van
 
+_PATIENCE = 1.0  # seconds before a question is asked again
+
 
 class Observer:
     """Asks nodes about topics.
@@ -76,8 +78,11 @@ class Observer:
             body={"topic": topic, "number": number} | ({} if wish is None else {"wish": wish}),
         )
         self._van.connect(node.id, node.address)
-        self._van.send(Message(meta))
-        self._van.wait(lambda: number in self._reports or self._refusal is not None, self._timeout)
+        end = self._van.now() + self._timeout
+        while not self._has_heard(number) and (left := end - self._van.now()) > 0:
+            self._van.send(Message(meta))  # again, where the node had too many strangers to answer
+            patience = _PATIENCE if wish is None else left
+            self._van.wait(lambda: self._has_heard(number), min(patience, left))
         self._asked.discard(number)
         report = self._reports.pop(number, None)
         if report is None and self._refusal is not None:
@@ -88,6 +93,9 @@ class Observer:
         if report["error"] is not None:
             raise ObserverError(f"{node}: {report['error']}")
         return report["facts"]
+
+    def _has_heard(self, number: int) -> bool:
+        return number in self._reports or self._refusal is not None
 
     def _note_refused(self, error: VanError) -> None:
         self._refusal = error

@@ -73,7 +73,7 @@ class Postoffice(Exchange):
     ) -> None:
         super().__init__(role, van, shape, nonce=nonce)
         self.before_goodbye: list[Callable[[], None]] = []  # called once, as this node ends
-        self.statuses: dict[str, Callable[[], Any]] = {}
+        self.statuses: dict[str, Callable[[], Any]] = {"sent": lambda: van.counts["sent_bytes"]}
         self._bind, self._wanted_rank = bind, rank
         self._attendance = Attendance()
         self._repeats = Repeats(RETRY)
@@ -241,8 +241,8 @@ class Postoffice(Exchange):
         elif meta.control in (Control.BARRIER, Control.BARRIER_DONE):
             self._attendance.take(meta.body)
         elif meta.control is Control.GOODBYE_DONE:
-            self._repeats.answered("goodbye")
-            self._goodbye_done = True
+            if self._repeats.answered("goodbye"):  # else nobody asked
+                self._goodbye_done = True
         elif meta.control is Control.STOP:
             self._stop(ClusterStoppedError, meta.body["failure"])
 

@@ -22,9 +22,9 @@ class Repeats:
         """`message` is being sent, and is repeated until `answered(key)`."""
         self._open[key] = (message, now + self._every)
 
-    def answered(self, key: Hashable) -> None:
-        """An answer has come, or nobody waits for it any more."""
-        self._open.pop(key, None)
+    def answered(self, key: Hashable) -> bool:
+        """An answer has come, or nobody waits for it any more; whether somebody did."""
+        return self._open.pop(key, None) is not None
 
     def due(self, now: float) -> list[Message]:
         """What to send again now."""

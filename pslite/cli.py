@@ -10,7 +10,7 @@ from pslite.cli_checkpoint import checkpoint
 from pslite.cli_ctl import ctl
 from pslite.cli_jobs import config, local, node
 from pslite.cli_keygen import keygen
-from pslite.cli_looking import audit, status, table
+from pslite.cli_looking import audit, metrics, status, table
 from pslite.cli_simulate import simulate
 
 
@@ -26,6 +26,6 @@ def main() -> None:
 
 
 for command in (
-    local, node, config, bench, status, table, checkpoint, simulate, keygen, audit, ctl,
+    local, node, config, bench, status, table, metrics, checkpoint, simulate, keygen, audit, ctl,
 ):  # fmt: skip
     main.add_command(command)

@@ -24,6 +24,12 @@ from pslite.cli_options import clear_errors
     multiple=True,
     help="Only this chain for all tables, such as topk:0.1+fp16; may be repeated.",
 )
+@click.option(
+    "--dispatchers",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Dispatchers between workers and servers; default: none.",
+)
 @click.option("--workers", type=click.IntRange(min=1), help="Workers; default: 4.")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=1, help="Rounds of processor times; default: 1."
@@ -44,6 +50,7 @@ def compression(
     quick: bool,
     selective: bool,
     chains: tuple[str, ...],
+    dispatchers: int,
     workers: int | None,
     rounds: int,
     json_file: Path | None,
@@ -68,6 +75,7 @@ def compression(
       pslite bench compression --rounds 3 --json compression.json --png compression.png
       pslite bench compression --scheme fp16 --scheme topk:0.05+int8
       pslite bench compression --selective
+      pslite bench compression --selective --dispatchers 1
     """
     from pslite.bench.compression import Request, run_command
 
@@ -82,6 +90,7 @@ def compression(
                 is_selective=selective,
                 chains=chains,
                 workers=workers,
+                dispatchers=dispatchers,
                 rounds=rounds,
                 json=json_file,
                 png=picture,

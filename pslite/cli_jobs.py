@@ -156,6 +156,7 @@ def node(verbose: int) -> None:
     Variables that `pslite local` sets:
       PSLITE_LIFE              a number that it knows this process by
       PSLITE_LAUNCHER          stdin: where it tells the scheduler which processes have ended
+      PSLITE_BEGINS            1: with this scheduler a job begins, whatever etcd has of one before
     Settings, the same for every node:
       PSLITE_CONF              an ini file, such as conf/local.ini
       PSLITE_SET               lines section.key=value that override it

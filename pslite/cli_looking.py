@@ -1,4 +1,4 @@
-"""The commands that look at a job: status, table stats, audit.
+"""The commands that look at a job: status, table stats, metrics, audit.
 
 Each imports what it needs when it runs.
 """
@@ -37,6 +37,59 @@ def status(
             click.echo(looking.status(observer))
 
 
+@click.command()
+@RUN
+@SCHEDULER
+@KEYS
+@TIMEOUT
+@VERBOSE
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Answer Prometheus at http://HOST:PORT/metrics instead."
+)
+def metrics(
+    run_dir: Path | None,
+    scheduler: str | None,
+    keys: Path | None,
+    timeout: float,
+    verbose: int,
+    listen: str | None,
+) -> None:
+    """Print the metrics of a running job's nodes as Prometheus reads them.
+
+    Of all nodes the bytes that they have sent, of dispatchers what waits and how long sums take.
+    With --listen they are gathered anew each time that Prometheus looks, until Ctrl-C; no node of
+    the job listens for that.
+
+    \b
+    Examples:
+      pslite metrics
+      pslite metrics --run run/night > night.prom
+      pslite metrics --listen 127.0.0.1:9108
+    """
+    from postoffice.config import split_address
+    from pslite import looking
+    from pslite import metrics as gathering
+
+    with clear_errors(verbose):
+
+        def read() -> str:
+            address = looking.scheduler_of(run_dir, scheduler)
+            folder = looking.keys_of(run_dir, scheduler, keys)
+            with looking.observing(address, timeout, folder) as observer:
+                return gathering.exposition(gathering.gather(observer))
+
+        if listen is None:
+            click.echo(read(), nl=False)
+            return
+        with gathering.exporter(*split_address(listen), read) as server:
+            host, port = server.server_address[:2]
+            click.echo(f"metrics at http://{host!s}:{port}/metrics")
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                leave(0)
+
+
 @click.group()
 def table() -> None:
     """Look at the tables of a running job."""
@@ -62,7 +115,8 @@ def stats(
     """Show rows, memory and use of the tables, or of the table NAME.
 
     Rows, bytes and load of the index; keys admitted, denied, evicted and expired by the table's
-    policies; how often a key was found in memory and not on disk; the most used keys.
+    policies; how often a key was found in memory and not on disk; the most used keys; what
+    dispatchers hold: copies of rows, and what compression has kept back.
 
     \b
     Examples:
@@ -78,7 +132,8 @@ def stats(
         folder = looking.keys_of(run_dir, scheduler, keys)
         with looking.observing(address, timeout, folder) as observer:
             reports = looking.table_reports(observer)
-        text = looking.table_stats(reports, name)  # also finds that there is no such table
+            dispatchers = looking.dispatcher_reports(observer, observer.cluster())
+        text = looking.table_stats(reports, name, dispatchers)  # also finds: no such table
         chosen = reports if name is None else {name: reports[name]}
         click.echo(json.dumps(chosen, indent=2) if as_json else text)
 

@@ -74,8 +74,12 @@ def clear_errors(verbose: int = 0) -> Iterator[None]:
 
 def leave(code: int) -> None:
     """Leave with `code`, quietly even if nobody reads our output any more."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # what one holds at the end would make Python's code 120
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)

@@ -104,7 +104,7 @@ class Lifecycle:
     Attributes:
         restarts: how often each node was started again, or is about to be.
         lost: workers and dispatchers that the others go on without.
-        dismissed: servers that are no longer needed, and how they end does not matter.
+        dismissed: of those started late who is no longer needed, and how they end does not matter.
         again: the failure because of which the job begins again, once all nodes have ended.
         beginnings: how often it began again.
     """
@@ -129,7 +129,7 @@ class Lifecycle:
         self._tolerance = tolerance or Tolerance()
         self._due: dict[NodeName, float] = {}  # when nodes that failed are started again
         self._returning: set[NodeName] = set()
-        self._late: set[NodeName] = set()  # servers started while the job ran
+        self._late: set[NodeName] = set()  # servers, dispatchers started while the job ran
         self._dismissal_at: float | None = None
         self._has_finished_worker = False
         self._finish_timeout, self._grace = finish_timeout, grace
@@ -153,7 +153,8 @@ class Lifecycle:
 
     def started(self, node: NodeName) -> None:
         self.alive.add(node)
-        if self.phase is not Phase.STARTING and node.role == Role.SERVER:
+        is_late = self.phase is not Phase.STARTING
+        if is_late and node.role in (Role.SERVER, Role.DISPATCHER):
             self._late.add(node)
 
     def all_started(self, now: float) -> None:
@@ -200,6 +201,9 @@ class Lifecycle:
             self.restarts[node] = self.restarts.get(node, 0) + 1
             self._due[node] = now + self._tolerance.pause
             return
+        if node.role == Role.DISPATCHER and self._does_without(node):
+            self.lost[node] = failure
+            return
         what = self._tolerance.of(node) if is_running or self.phase is Phase.SEEKING else "stop"
         if what != "again" and not is_running:  # to begin again it does not matter who is left
             what = "stop"
@@ -215,6 +219,14 @@ class Lifecycle:
                 self.fail(failure, now)  # nobody is left to go on
         else:
             self.fail(failure, now)
+
+    def _does_without(self, node: NodeName) -> bool:
+        """Whether a dispatcher that has failed is not needed, or has failed too often."""
+        if self.phase is Phase.FINISHING:
+            return True
+        is_too_often = self.restarts.get(node, 0) >= self._tolerance.restarts
+        is_wanted = self._tolerance.of(node) == "restart"
+        return self.phase is Phase.RUNNING and is_wanted and is_too_often
 
     def _others(self, node: NodeName) -> bool:
         """Whether another worker is at work, or has done its part."""
@@ -309,7 +321,7 @@ class Lifecycle:
 
     def _workers_done(self, now: float) -> None:
         if not any(node.role == Role.WORKER for node in (*self.alive, *self._due)):
-            for node in [node for node in self._due if node.role == Role.SERVER]:
+            for node in [node for node in self._due if node.role != Role.SCHEDULER]:
                 del self._due[node]  # nobody needs it any more
             self.phase, self.deadline = Phase.FINISHING, now + self._finish_timeout
 

@@ -17,6 +17,7 @@ from kv.checkpoint.server import CheckpointServer
 from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
 from kv.cutting import PIECE
+from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.dispatcher import Dispatcher
 from kv.executor import threads_of
 from kv.leases.dealing import Dealing
@@ -59,6 +60,8 @@ class LocalNodes:
         run: what is recorded or replayed; its seed is not looked at.
         dispatchers: that merge the workers' pushes.
         links: of a network to simulate; None: messages travel as they do.
+        dispatcher: settings of each.
+        dispatcher_app: called with each dispatcher's postoffice, which has not started.
 
     Attributes:
         workers: by rank, once started; each to be used by one thread at a time.
@@ -79,6 +82,8 @@ class LocalNodes:
         compression: Rules = NO_RULES,
         dispatchers: int = 0,
         links: Links | None = None,
+        dispatcher: DispatcherConfig = DispatcherConfig(),  # noqa: B008 (it is frozen)
+        dispatcher_app: Callable[[Postoffice], object] | None = None,
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):
             raise ConfigError(
@@ -93,6 +98,7 @@ class LocalNodes:
         self.scheduler: SchedulerOffice | None = None
         self._mode, self._seed, self._server_app = mode, seed, server_app
         self._run_dir = run_dir
+        self._dispatcher, self._dispatcher_app = dispatcher, dispatcher_app
         self._replicas, self._compression = replicas, compression
         self._server_threads, self._run = threads_of(server_threads), run
         self._dealing: Dealing | None = None
@@ -223,7 +229,11 @@ class LocalNodes:
         threads = self._server_threads if order is None or order.threads is None else order.threads
         chosen = dict[str, Any]()
         if self._run.is_fixed:
-            chosen["check"] = checking(self._shape.workers, has_order=order is not None)
+            chosen["check"] = checking(
+                self._shape.workers,
+                has_order=order is not None,
+                dispatchers=self._shape.dispatchers,
+            )
         return TableServer(office, self._mode, self._seed, threads=threads, order=order, **chosen)
 
     def _run_dispatcher(self, rank: int) -> None:
@@ -231,8 +241,15 @@ class LocalNodes:
         failure: str | None = None
         try:
             dispatcher = Dispatcher(
-                office, self._mode, self._seed, threads=1, may_move=self._replicas > 0
+                office,
+                self._mode,
+                self._seed,
+                self._dispatcher,
+                threads=1,
+                may_move=self._replicas > 0,
             )
+            if self._dispatcher_app is not None:
+                self._dispatcher_app(office)
             with dispatcher:
                 office.start()
                 office.serve()

@@ -71,33 +71,57 @@ def status(observer: Observer) -> str:
     cluster = observer.cluster()
     gone, awaited, lives = set(cluster["gone"]), set(cluster["awaited"]), dict(cluster["lives"])
     ages = {node: f"{age:.1f} s ago" for node, age in cluster["heartbeats"]}
-    rows = [["node", "address", "life", "heartbeat", "state"]]
+    sent = {node: sized(said["sent"]) for node, said in cluster["statuses"] if "sent" in said}
+    rows = [["node", "address", "life", "heartbeat", "sent", "state"]]
     for node in map(Node.unpack, cluster["nodes"]):
         state = "gone" if node.id in gone else "there"
         life, age = str(lives.get(node.id, 1)), ages.get(node.id, "-")
-        rows.append([node_name(node.id), node.place, life, age, state])
+        rows.append([node_name(node.id), node.place, life, age, sent.get(node.id, "-"), state])
     for dead, _, why in cluster["dead"]:
         state = f"dead{' and awaited' if dead in awaited else ''}: it {why}"
-        rows.append([node_name(dead), "-", str(lives.get(dead, 1)), "-", state])
+        rows.append([node_name(dead), "-", str(lives.get(dead, 1)), "-", "-", state])
     heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    found = [heading, columns(rows, left=5), *cluster["remarks"]]
-    nodes = [node for node in map(Node.unpack, cluster["nodes"]) if node.id not in gone]
-    facts: dict[int, Report] = {}
-    for node in nodes:
-        if node.role is Role.DISPATCHER:
-            with suppress(ObserverError):  # it may just have died: the table above says so
-                facts[node.rank] = observer.ask(node, "dispatcher")
+    found = [heading, columns(rows, left=6), *cluster["remarks"], *lost(cluster["last_words"])]
+    facts = dispatcher_reports(observer, cluster)
     return "\n".join([*found, *([dispatchers(facts)] if facts else [])])
 
 
+def dispatcher_reports(observer: Observer, cluster: Report) -> dict[int, Report]:
+    """The reports of all dispatchers that have not gone, by rank."""
+    facts: dict[int, Report] = {}
+    for node in map(Node.unpack, cluster["nodes"]):
+        if node.role is Role.DISPATCHER and node.id not in cluster["gone"]:
+            with suppress(ObserverError):  # it may just have died: the table of nodes says so
+                facts[node.rank] = observer.ask(node, "dispatcher")
+    return facts
+
+
+def lost(last_words: list[tuple[int, Report]]) -> list[str]:
+    """What dead dispatchers had kept back of gradients, as they last said."""
+    found = []
+    for node, said in last_words:
+        rows, magnitude = said.get("kept_back", (0, 0.0))
+        if magnitude:
+            found.append(
+                f"{node_name(node)}: what compression had kept back is lost, {counted(rows)} rows, "
+                f"magnitudes of about {magnitude:.3g} in all when it was last heard of"
+            )
+    return found
+
+
 def dispatchers(facts: dict[int, Report]) -> str:
-    """What dispatchers do, by rank: what waits, what they have merged, when they sent it on."""
+    """What dispatchers do, by rank: what waits, what they have merged, when they sent it on.
+
+    Of rows that they had and asked servers about: those that had changed, those that had not, and
+    the bytes that these would have been.
+    """
     rows = [
         ["dispatcher", "workers", "queue", "under way", "pushes", "merged", "rows in", "rows out"]
     ]
-    rows[0] += ["merge ratio", "cache hits", "flushes by cause"]
+    rows[0] += ["merge ratio", "summed in", "cache hits", "changed", "unchanged", "saved"]
+    rows[0] += ["flushes by cause"]
     for rank, said in sorted(facts.items()):
         causes = ", ".join(f"{cause}: {count}" for cause, count in sorted(said["flushes"].items()))
         ratio = f"{said['rows_in'] / said['rows_out']:.2f}" if said["rows_out"] else "-"
@@ -112,7 +136,11 @@ def dispatchers(facts: dict[int, Report]) -> str:
                 counted(said["rows_in"]),
                 counted(said["rows_out"]),
                 ratio,
+                "-" if said["latency"] is None else f"{1000 * said['latency']:.1f} ms",
                 share(said["cache_hits"], said["cache_misses"]),
+                counted(said["refreshed_rows"]),
+                counted(said["unchanged_rows"]),
+                sized(max(said["refresh_bytes_saved"], 0)),
                 causes or "-",
             ]
         )
@@ -130,9 +158,15 @@ def table_reports(observer: Observer) -> dict[str, list[Report]]:
     return found
 
 
-def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> str:
+def table_stats(
+    reports: dict[str, list[Report]],
+    name: str | None = None,
+    dispatchers: dict[int, Report] | None = None,
+) -> str:
     """The tables of a job, all servers together, and the most used keys of each.
 
+    Args:
+        dispatchers: their reports, by rank.
     Raises:
         ConfigError: there is no table `name`.
     """
@@ -151,6 +185,7 @@ def table_stats(reports: dict[str, list[Report]], name: str | None = None) -> st
         if care := refused_and_clipped(parts):
             text.append(f"gradients of {table}: {care}")
         text += [f"compression of {table}, {line}" for line in compressed(parts)]
+        text += held(table, dispatchers or {})
         if top := most_used(parts):
             listing = ", ".join(f"{key} ({counted(shows)})" for key, shows in top)
             text.append(f"most used keys of {table} (pushes): {listing}")
@@ -217,22 +252,56 @@ def refused_and_clipped(parts: list[Report]) -> str:
     return ", ".join(f"{counted(count)} {said[key]}" for key, count in counts.items() if count)
 
 
-def compressed(parts: list[Report]) -> list[str]:
-    """What came and went compressed of a table, of all servers, by link."""
+def compressed(parts: list[Report], whose: str = "servers") -> list[str]:
+    """What came and went compressed of a table, of all servers, by link; in whose time."""
     totals: dict[str, dict[str, float]] = {}
     for part in parts:
         for link, counts in part.get("compression", {}).items():
             total = totals.setdefault(link, dict.fromkeys(counts, 0))
             for name, count in counts.items():
                 total[name] += count
-    return [_compressed(link, total) for link, total in sorted(totals.items())]
+    return [_compressed(link, total, whose) for link, total in sorted(totals.items())]
 
 
-def _compressed(link: str, total: dict[str, float]) -> str:
+def held(table: str, dispatchers: dict[int, Report]) -> list[str]:
+    """What dispatchers hold of a table, and what they have compressed, a line each."""
+    found = []
+    for rank, said in sorted(dispatchers.items()):
+        for one in said["tables"]:
+            if one["name"] == table:
+                found.append(f"dispatcher {rank} holds of {table}: {_held(one)}")
+                found += [
+                    f"compression of {table} at dispatcher {rank}, {line}"
+                    for line in compressed([{"compression": _links(one)}], "the dispatcher")
+                ]
+    return found
+
+
+def _held(one: Report) -> str:
+    text = f"copies of {counted(one['copied_rows'])} rows ({sized(one['copied_nbytes'])})"
+    text += f", {sized(one['cached_nbytes'])} of the latest pulls"
+    kept = one.get("compression", {}).get("residuals")
+    if kept:
+        text += (
+            f"; kept back of gradients: {counted(kept['rows'])} rows ({sized(kept['nbytes'])}), "
+        )
+        text += f"magnitudes of about {kept['magnitude']:.3g} in all"
+        if kept["dropped_rows"]:
+            text += f", {counted(kept['dropped_rows'])} rows dropped for want of memory"
+    return text
+
+
+def _links(one: Report) -> Report:
+    """What was compressed on links; those that nothing has crossed say nothing."""
+    compression = one.get("compression", {})
+    return {link: said for link, said in compression.items() if said.get("messages")}
+
+
+def _compressed(link: str, total: dict[str, float], whose: str) -> str:
     plain, nbytes = total["plain_nbytes"], total["nbytes"]
     saved = 100 * (1 - nbytes / plain) if plain else 0.0
     text = f"{link}: {sized(plain)} as {sized(nbytes)} (-{saved:.1f} %)"
-    text += f" in {counted(total['messages'])} messages, {total['seconds']:.1f} s of servers"
+    text += f" in {counted(total['messages'])} messages, {total['seconds']:.1f} s of {whose}"
     if total["rows_sent"] < total["rows"]:
         share_left = 100 * (1 - total["rows_sent"] / total["rows"])
         text += f", {share_left:.1f} % of rows left out"

@@ -39,6 +39,7 @@ def tolerance_of(job: JobConfig) -> Tolerance:
     return Tolerance(
         worker=cluster.on_worker_failure,
         server=server,
+        dispatcher=cluster.on_dispatcher_failure,
         scheduler="restart" if cluster.journal else "stop",  # else it would know nobody
         restarts=cluster.max_restarts,
     )

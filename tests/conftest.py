@@ -16,7 +16,18 @@ from hypothesis import HealthCheck, settings
 
 from pslite.config import JobConfig
 from pslite.prepare import preparation
-from tests.jobs import ROOT, free_port, run_here
+from tests.jobs import ROOT, environment, free_port
+
+# Processes that tests start keep what they print as those of users do.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Each process that shares the tests has kernels of its own: two that compile a kernel for different
+# types at once may give one of them, in Numba's cache, the code of the other.
+_worker = os.environ.get("PYTEST_XDIST_WORKER")
+if _worker is not None:
+    _kernels = ROOT / ".pytest_cache" / f"kernels-{_worker}"
+    _kernels.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernels))
 
 # The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,17 +39,28 @@ _LIMIT = 60.0  # seconds for a server to answer
 _CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled(request: pytest.FixtureRequest) -> None:
-    """All kernels are compiled before a cluster starts, whose nodes would fall silent meanwhile."""
-    if any(
-        item.path.is_relative_to(ROOT / "tests" / name)
-        for item in request.session.items
-        for name in _CLUSTERS
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processes that share the tests know them by name, so no name may hold an address."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: give its parameters ids")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile all kernels before a cluster starts, whose nodes would fall silent meanwhile.
+
+    Not in a fixture: on a slow machine it takes longer than any test may, and would fail them all.
+    """
+    folders = [ROOT / "tests" / name for name in _CLUSTERS]
+    if session.config.option.collectonly or not any(
+        item.path.is_relative_to(folder) for item in session.items for folder in folders
     ):
-        arguments = preparation(JobConfig(), os.environ)
-        if arguments:
-            run_here(ROOT, [sys.executable, "-m", "pslite.prepare", *arguments]).check_returncode()
+        return
+    arguments = preparation(JobConfig(), os.environ)
+    if arguments:
+        command = [sys.executable, "-m", "pslite.prepare", *arguments]
+        # What cannot be compiled fails the tests that need it, which say more.
+        subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, check=False)
 
 
 @pytest.fixture

@@ -213,6 +213,7 @@ class Endpoints:
         if peer is None or parcel.way is not peer:
             peer = self._way_of(parcel)
         self.counts["sent"] += 1  # or soon, unless it counts as undeliverable
+        self.counts["sent_bytes"] += parcel.nbytes
         if isinstance(peer, LaneConnection):
             self._lane.post(peer, parcel)
         elif not peer.post(parcel):

@@ -275,8 +275,8 @@ class LoopbackNetwork:
         """Make an address unreachable; what is under way to it is lost."""
         self._vans.pop(address, None)
 
-    def post(self, source: str, target: str, message: Message) -> None:
-        """Put a message on its way, through the codec as on a real network."""
+    def post(self, source: str, target: str, message: Message) -> int:
+        """Put a message on its way, through the codec as on a real network; its bytes."""
         copied = as_sent(message, self.config)
         link = (source, target)
         for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
@@ -284,6 +284,7 @@ class LoopbackNetwork:
                 self._delayed.add(self.now + after, (link, copied))
             else:
                 self._links.setdefault(link, deque()).append(copied)
+        return sum(memoryview(frame).nbytes for frame in copied)
 
 
 class LoopbackVan:
@@ -332,7 +333,7 @@ class LoopbackVan:
             self.counts["undeliverable"] += 1
             return
         self.counts["sent"] += 1
-        self._network.post(self.address, target, message)
+        self.counts["sent_bytes"] += self._network.post(self.address, target, message)
 
     def has_room(self, node: int) -> bool:
         return True

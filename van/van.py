@@ -24,7 +24,7 @@ class Van(Protocol):
         on_refused: called when a peer of another protocol version is met
             (`ProtocolVersionError`), or one whose keys do not fit ours (`HandshakeError`).
         reports_waits: seconds after which a wait is worth a word; None where time is virtual.
-        counts: messages `received`, `sent`, and dropped by reason.
+        counts: messages `received`, `sent`, and dropped by reason; bytes of `sent_bytes`.
     """
 
     receiver: Callable[[Message], None]

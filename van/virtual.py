@@ -176,12 +176,13 @@ class VirtualNetwork(LoopbackNetwork):
 
     # -- messages -----------------------------------------------------------------------------
 
-    def post(self, source: str, target: str, message: Message) -> None:
+    def post(self, source: str, target: str, message: Message) -> int:
         frames = as_sent(message, self.config)
         nbytes = sum(memoryview(frame).nbytes for frame in frames)
         first_bit = self.wires.leave(source, nbytes, self.now, target)
         for after in [0.0] if self.plan is None else self.plan.fate(message.meta, self.now):
             self.at(first_bit + after, partial(self._arrive, source, target, frames, nbytes))
+        return nbytes
 
     def _arrive(self, source: str, target: str, frames: list[Buffer], nbytes: int) -> None:
         last_bit = self.wires.arrive(target, nbytes, self.now, source)

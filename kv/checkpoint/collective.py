@@ -170,7 +170,8 @@ class Checkpoints:
         if name is None:
             return None
         manifest = self.leader().shelf.manifest(name)
-        worker_of(self.worker).resume_at(steps_for(manifest, self.worker.num_workers)[self._rank])
+        steps = steps_for(manifest, self.worker.num_workers)[self._rank]
+        worker_of(self.worker).resume_at(steps, manifest.clocks.items())
         states = self.leader().states(manifest)
         is_same = len(states) == self.worker.num_workers
         return Resumed(

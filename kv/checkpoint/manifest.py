@@ -144,6 +144,15 @@ class Manifest:
         return [*self.workers, *(file for shard in self.servers for file in shard.all_files())]
 
     @property
+    def clocks(self) -> dict[str, int]:
+        """By the name of a table the latest clock that a server had."""
+        clocks: dict[str, int] = {}
+        for shard in self.servers:
+            for name, part in shard.tables.items():
+                clocks[name] = max(part.clock, clocks.get(name, 0))
+        return clocks
+
+    @property
     def nbytes(self) -> int:
         """Of all files."""
         return sum(file.nbytes for file in self.files())

@@ -68,7 +68,7 @@ class TogetherCheckpoints:
             log.warning("%s", note)
         worker_of(self._workers[0]).leases.resume(chain[-1].reading)
         for worker, completed in zip(self._workers, steps, strict=True):
-            worker_of(worker).resume_at(completed)
+            worker_of(worker).resume_at(completed, chain[-1].clocks.items())
         return Resumed(chain[-1].name, None, self._leader.states(chain[-1]), notes, chain[-1])
 
     def meets_after(self, steps: int) -> bool:

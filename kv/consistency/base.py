@@ -118,8 +118,12 @@ class Mode(ABC):
         """
         return
 
-    def round_of(self, rank: int, step: int) -> int | None:
-        """The round that such a push is kept for; None: it will not be kept. Before `on_push`."""
+    def round_of(self, rank: int, step: int, base: int = -1) -> int | None:
+        """The round that such a push is kept for; None: it will not be kept. Before `on_push`.
+
+        Args:
+            base: the clock here that its worker knew, -1 where that is not known.
+        """
         return step
 
     @abstractmethod

@@ -26,6 +26,7 @@ class StaleSynchronous(Asynchronous):
         super().__init__(context)
         assert isinstance(context.settings, SSP)
         self.staleness = int(context.settings.staleness)
+        self.progress.keeps_together = True
         self._slowest = self.progress.slowest()
 
     def may_pull(self, rank: int, step: int) -> bool:

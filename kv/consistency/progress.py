@@ -25,12 +25,17 @@ class Progress:
             process, but nobody waits for them: one that rests has fewer steps than the others, and
             another process knows nothing of the steps of the one before.
         begun: by rank of a worker that was started again, its life and the step that it began at.
+        positions: by rank, the next round that the worker will end a step in, as it has said
+            (`kv.consistency.position`); of one that says nothing it grows with its steps.
+        keeps_together: whether pulls of some table wait for the steps of the slowest.
     """
 
     def __init__(self, num_workers: int) -> None:
         if num_workers < 1:
             raise RankError(f"a job has 1 or more workers, not {num_workers}")
         self.completed = [0] * num_workers
+        self.positions = [0] * num_workers
+        self.keeps_together = False
         self.finished = [False] * num_workers
         self.lost = [False] * num_workers
         self.begun: dict[int, tuple[int, int]] = {}
@@ -57,12 +62,14 @@ class Progress:
         if self.finished[rank] and not self.lost[rank]:
             raise RankError(f"worker {rank} has finished and can push and step no more")
 
-    def step(self, rank: int, step: int) -> bool:
+    def step(self, rank: int, step: int, position: int = -1) -> bool:
         """Worker `rank` has completed its steps up to number `step` (0 is its first).
 
         Steps that were never said are taken as complete: a worker need not say those in which no
         table cared. False if nothing is new.
 
+        Args:
+            position: where that brings it, -1 if it does not say so.
         Raises:
             RankError: no such worker, or it has finished.
         """
@@ -73,6 +80,9 @@ class Progress:
         with self._lock:
             if not self.finished[rank] and self._at_slowest:
                 self._at_slowest -= self.completed[rank] == self._slowest
+            if position < 0:
+                position = self.positions[rank] + step + 1 - self.completed[rank]
+            self.positions[rank] = max(self.positions[rank], position)
             self.completed[rank] = step + 1
             self._note(rank)
         return True
@@ -101,8 +111,19 @@ class Progress:
         self.lost[rank] |= is_new
         return is_new
 
+    def welcome(self, rank: int) -> None:
+        """Worker `rank`, which was lost, is there: it is waited for again."""
+        with self._lock:
+            if self.finished[rank]:
+                self.finished[rank] = self.lost[rank] = False
+                self.active += 1
+                self._at_slowest = 0
+                self._note(rank)
+
     def resume(self, completed: list[int]) -> None:
         """Go on from where a job was: steps by rank, of workers that have just begun.
+
+        All are together in the rounds that the tables go on with, whatever was said before.
 
         Raises:
             RankError: not one count for each worker.
@@ -111,16 +132,19 @@ class Progress:
             raise RankError(f"steps {completed} are not those of {self.num_workers} workers")
         with self._lock:
             self.completed[:] = completed
+            self.positions[:] = [0] * self.num_workers
             self._at_slowest = 0
             for rank in range(self.num_workers):
                 self._note(rank)
 
-    def begin_again(self, rank: int, life: int, step: int) -> bool:
+    def begin_again(self, rank: int, life: int, step: int, position: int = -1) -> bool:
         """Worker `rank` was started again and goes on with its step number `step`.
 
         All steps below it are complete. Had it finished, it may push again, but nobody waits for
         it. False if that, or a later life of it, is known.
 
+        Args:
+            position: where it is then, see `step`.
         Raises:
             RankError: no such worker.
         """
@@ -130,7 +154,7 @@ class Progress:
         self.begun[rank] = life, step
         self.lost[rank] = self.finished[rank]
         if step:
-            self.step(rank, step - 1)
+            self.step(rank, step - 1, position)
         return True
 
     def is_of_former_life(self, rank: int, life: int, step: int) -> bool:
@@ -144,6 +168,7 @@ class Progress:
         """All that another server must know, as msgpack types."""
         return {
             "completed": list(self.completed),
+            "positions": list(self.positions),
             "finished": list(self.finished),
             "lost": list(self.lost),
             "begun": [[rank, life, step] for rank, (life, step) in self.begun.items()],
@@ -158,10 +183,16 @@ class Progress:
                 self.lost[rank] = True  # also where it came to be known as finished before
             completed = int(state["completed"][rank])
             if completed and (not self.finished[rank] or self.lost[rank]):
-                self.step(rank, completed - 1)
+                self._catch_up_step(rank, completed - 1, int(state["positions"][rank]))
             if state["finished"][rank]:
                 self.finish(rank)
         return self.version > before
+
+    def _catch_up_step(self, rank: int, step: int, position: int) -> None:
+        if not self.step(rank, step, position) and position > self.positions[rank]:
+            with self._lock:
+                self.positions[rank] = position
+                self._note(rank)
 
     def changed_since(self, version: int) -> list[int]:
         """The workers that have ended a step or finished since `version`, as long as there are any.

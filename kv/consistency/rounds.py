@@ -35,8 +35,14 @@ Groups = Callable[[int], int] | None  # rank -> the group that is added up first
 
 def is_made_again(progress: Progress, rank: int, push: Update) -> bool:
     """Whether a kept push is of a worker's former life, and its present one makes that step."""
-    life = None if push.push is None else push.push.incarnation
-    return life is not None and progress.is_of_former_life(rank, life, push.step)
+    if push.push is None:
+        return False
+    life, inside = push.push.incarnation, push.push.constituents
+    if len(inside) > 1:  # the part of a round in which all whose pushes it has have ended the step
+        return False
+    if inside:
+        life = inside[0][1]
+    return progress.is_of_former_life(rank, life, push.step)
 
 
 def drop_former(rounds: MutableMapping[int, Round], progress: Progress, rank: int) -> int:

@@ -1,9 +1,24 @@
 """Mode `semi_sync`: rounds that close with a quorum, or after a time.
 
-A worker ends a step *in* a round: the one that was open when it ended, or its own where it is not
-late. So one that is late catches up with its next step, and never counts for a round that is over.
+A worker's *position* is the next round that it will end a step in. With each step it says a new
+one to all servers: behind the one before, and behind the latest round that it has pulled from, of
+any table on any server (`kv.consistency.position`). A pull waits while its worker's position is
+beyond the open round; a round closes when a quorum is beyond it. A step whose round is over counts
+for no other, and with the next pull its worker is in time again.
+
+Nobody waits for ever. Servers close rounds each by itself, but what they know of positions is the
+same, once all that was said has come. Were all active workers waiting, then each at a table whose
+open round is below its position; in the lowest of all open rounds every one of them would be beyond
+it, which is a quorum. And if some waited for ever while others go on, the positions of these would
+grow beyond any round. Who has finished, died or rests is not counted; who does not pull does not
+wait, and is told with the answer to each step how far rounds are. A worker that was started again
+asks all servers and says the furthest position that one of them knew. (Were a step counted in the
+round that is open where it comes, or positions told apart by table, then each of two servers, or
+tables, could wait for a worker that waits at the other.) Beside tables whose pulls wait for steps
+(`sync`, `ssp`) the worker with the fewest steps waits nowhere.
+
 Pushes go into the round that is open when they come; with backup workers those that come after
-their round are dropped, and their step counts for no round.
+their round are dropped.
 
 Sources: see `kv.consistency.settings.SemiSync`. Pushes of a round are added up in rank order, but
 which round a late one joins depends on when it comes.
@@ -37,39 +52,46 @@ class SemiSynchronous(Mode):
         assert isinstance(context.settings, SemiSync)
         self.settings = context.settings
         self.late = self.dropped = 0
-        self._begin(max(self.progress.completed))
+        self._begin(max(*self.progress.completed, *self.progress.positions))
 
     def _begin(self, clock: int) -> None:
-        """All workers are together in round `clock`, however many steps each has completed."""
-        completed = self.progress.completed
+        """All workers are together in round `clock`, however many steps each has completed, but
+        for those who are known to be further."""
+        completed, positions = self.progress.completed, list(self.progress.positions)
         self.clock = self._settling = clock
         self.rounds: dict[int, Round] = {}
         self.held = 0
         self._first_end: float | None = None  # when somebody ended a step in the open round
-        self._shift = [clock - steps for steps in completed]  # step s belongs to round s + shift
         self._seen = list(completed)  # steps that have been looked at
         self._news = self.progress.version  # up to which changes have been looked at
-        self._ended = [clock] * len(completed)  # rounds in which the worker has ended its step
-        self._most = clock  # of all of these
+        self._ended = [max(clock, there) for there in positions]  # as far as that was looked at
+        self._shift = [ended - steps for ended, steps in zip(self._ended, completed, strict=True)]
+        self._most = max(self._ended)  # step s belongs to round s + shift
         # Of the workers that have not finished, as far as that was looked at:
         self._is_active = [not done for done in self.progress.finished]
         self._active = sum(self._is_active)
-        self._ahead: Counter[int] = Counter()  # how many have ended what, beyond the open round
-        self._there = 0  # all of these
+        # How many have ended what, beyond the open round; then all of these.
+        active = (ended for ended, is_in in zip(self._ended, self._is_active, strict=True) if is_in)
+        self._ahead: Counter[int] = Counter(ended for ended in active if ended > clock)
+        self._there = self._ahead.total()
 
     def check_push(self, rank: int, step: int) -> None:
         if step < self.progress.completed[rank]:
             raise LatePushError(self.table, rank, step, self.clock)
 
-    def round_of(self, rank: int, step: int) -> int | None:
-        wanted = step + self._shift[rank]
+    def _wanted(self, rank: int, step: int, base: int) -> int:
+        """The round that a push is meant for."""
+        return max(step + self._shift[rank], base)
+
+    def round_of(self, rank: int, step: int, base: int = -1) -> int | None:
+        wanted = self._wanted(rank, step, base)
         if wanted < self.clock and self.settings.backup_workers:
             return None
         return max(wanted, self.clock)
 
     def on_push(self, rank: int, step: int, update: Update) -> Sequence[Update]:
-        number = self.round_of(rank, step)
-        self.late += step + self._shift[rank] < self.clock
+        number = self.round_of(rank, step, update.base)
+        self.late += self._wanted(rank, step, update.base) < self.clock
         if number is None:
             self.dropped += 1
         else:
@@ -110,7 +132,9 @@ class SemiSynchronous(Mode):
 
     def may_pull(self, rank: int, step: int) -> bool:
         # Steps that have ended and were not looked at yet do not shift anybody.
-        return self.clock >= step + self._shift[rank]
+        if self.clock >= step + self._shift[rank]:
+            return True
+        return self.progress.keeps_together and step <= (self.progress.slowest() or 0)
 
     def due(self) -> Sequence[Due]:
         self._note_changes()
@@ -138,7 +162,7 @@ class SemiSynchronous(Mode):
         return self._first_end + self.settings.window
 
     def waits_for(self, rank: int, step: int) -> list[int]:
-        if self.clock >= step + self._shift[rank]:
+        if self.may_pull(rank, step):
             return []
         active = [r for r, done in enumerate(self.progress.finished) if not done]
         return [other for other in active if self._ended[other] <= self.clock]
@@ -178,21 +202,18 @@ class SemiSynchronous(Mode):
         """See which workers have ended steps, and in which round that was, or have finished."""
         version = self.progress.version
         for rank in self.progress.changed_since(self._news):
-            if self.progress.completed[rank] > self._seen[rank]:
+            is_further = self.progress.positions[rank] > self._ended[rank]
+            if is_further or self.progress.completed[rank] > self._seen[rank]:
                 self._note_end(rank)
             if self.progress.finished[rank] and self._is_active[rank]:
+                self._count(rank, -1)
                 self._is_active[rank] = False
                 self._active -= 1
-                self._count(rank, -1)
         self._news = version
 
     def _note_end(self, rank: int) -> None:
         completed = self.progress.completed[rank]
-        last = self._ended[rank] + completed - self._seen[rank] - 1  # its round, were it in time
-        if last >= self.clock:
-            ended = last + 1
-        else:
-            ended = self.clock + (not self.settings.backup_workers)
+        ended = max(self._ended[rank], self.progress.positions[rank])
         self._count(rank, -1)
         self._seen[rank], self._ended[rank] = completed, ended
         self._shift[rank] = ended - completed

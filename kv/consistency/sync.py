@@ -26,6 +26,7 @@ class Synchronous(Mode):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self.progress.keeps_together = True
         self.clock = self._target()
         self.rounds: dict[int, Round] = {}
         self._settling = self.clock  # the clock when all that is due has been applied

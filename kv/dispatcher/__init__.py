@@ -4,6 +4,7 @@ Towards a worker a dispatcher is a server that owns everything, towards servers 
 `docs/dispatcher.md` has the whole of it. A push takes five steps:
 
     receiving     a worker's push becomes a shard, a view of the frames that came
+    packing       what came compressed is unpacked, what goes on is compressed anew
     aggregating   the shards of a buffer are added up, each part of the keys by a thread
     resolving     what their difference in base version means, and which may be merged at all
     versions      the clocks that servers have answered with
@@ -13,8 +14,13 @@ Towards a worker a dispatcher is a server that owns everything, towards servers 
     hotkeys       rows of frequent keys, which leave first
     flushing      when a buffer is sent
     stepping      the ends of workers' steps, behind the pushes that belong before them
+    ahead         these on their way
     cache         rows that were pulled for one worker, for the others
-    reading       pulls, from there or from servers
+    copies        rows with their versions
+    refreshing    pulls of what has changed since
+    reading       pulls, from the cache or from servers
+    answering     answers to workers
+    refusing      servers' errors as workers hear them
     relaying      requests that are passed on as they are
     dispatcher    the node that does this
     assignment    which worker has which dispatcher

@@ -22,9 +22,11 @@ class Buffer:
 
     Attributes:
         since: when the first of them came.
+        closed: when it took no more.
     """
 
     since: float = 0.0
+    closed: float = 0.0
     shards: list[Shard] = field(default_factory=list)
     nbytes: int = 0
     workers: set[int] = field(default_factory=set)
@@ -36,6 +38,18 @@ class Buffer:
         self.shards.append(shard)
         self.nbytes += shard.nbytes
         self.workers.add(shard.rank)
+
+    def drop_former(self, rank: int, life: int, step: int) -> None:
+        """Drop what that worker has pushed in a life before this one, from that step on."""
+        former = [
+            shard
+            for shard in self.shards
+            if shard.rank == rank and shard.step >= step and shard.message.meta.incarnation < life
+        ]
+        if former:
+            self.shards = [shard for shard in self.shards if shard not in former]
+            self.nbytes -= sum(shard.nbytes for shard in former)
+            self.workers = {shard.rank for shard in self.shards}
 
     def holds(self, rank: int, step: int) -> bool:
         """Whether it has something of that worker of a step up to this one."""
@@ -73,12 +87,13 @@ class Pair:
         """Whether it is for hot rows."""
         return self.place[2]
 
-    def swap(self) -> Buffer:
-        """Seal the one that fills; another takes its place, with what has to wait for hot rows."""
+    def swap(self, now: float) -> Buffer:
+        """Close the one that fills; another takes its place, with what has to wait for hot rows."""
         assert self.leaving is None, "one buffer leaves at a time"
         former, self.leaving, self.filling = self.filling, Buffer(), Buffer()
         for shard in former.shards:
             (self.filling if shard.waits else self.leaving).add(shard, former.since)
+        self.leaving.closed = now
         return self.leaving
 
     def holds(self, rank: int, step: int) -> bool:
@@ -106,6 +121,11 @@ class Pairs:
             is_over = pair.round is not None and (slowest is None or pair.round < slowest)
             if is_over and pair.leaving is None and not pair.filling.shards:
                 del self._pairs[pair.place]
+
+    def drop_former(self, rank: int, life: int, step: int) -> None:
+        """See `Buffer.drop_former`; what is leaving already belongs to steps that have ended."""
+        for pair in self:
+            pair.filling.drop_former(rank, life, step)
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(list(self._pairs.values()))

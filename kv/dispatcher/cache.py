@@ -190,7 +190,6 @@ class RowCache:
                 del known[place:]
                 return
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows that are kept."""
-        return sum(one.nbytes for known in self._fetched.values() for one in known)
+    def nbytes(self, table: KnownTable) -> int:
+        """Bytes of the rows of a table that are kept."""
+        return sum(one.nbytes for one in self._fetched.get(table.id, ()))

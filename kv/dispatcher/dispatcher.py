@@ -8,7 +8,6 @@ it for the time of a decision; rows are added up without it, by the executor's t
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import Counter
@@ -22,35 +21,37 @@ from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
+from kv.dispatcher.answering import Answers
 from kv.dispatcher.assignment import workers_of
-from kv.dispatcher.buffers import Pair, Pairs, Place
+from kv.dispatcher.buffers import Buffer, Pair, Pairs, Place
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
-from kv.dispatcher.known_tables import KnownTables
+from kv.dispatcher.known_tables import KnownTable, KnownTables
+from kv.dispatcher.measuring import Measures
+from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
+from kv.dispatcher.refusing import Error
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
-from kv.dispatcher.stepping import Steps
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.restarting import Absent, Restarts
+from kv.dispatcher.stepping import Steps, said_to_all
+from kv.dispatcher.upstream import Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
 from kv.retrying import Retry
-from kv.server import error_answer
+from kv.spec import TableSpec
 from kv.table_protocol import WITH_KEYS, WITH_VALUES, Command
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
-from van.errors import CodecError, PsliteError
-from van.message import Clock, Flag, Kind, Message, Meta, answer_to
-
-log = logging.getLogger(__name__)
+from van.errors import PsliteError
+from van.message import Clock, Flag, Message, Meta, answer_to
 
 _VALUED = frozenset(map(int, WITH_VALUES))
 _OUTRIGHT = (Command.ASSIGN, Command.DELETE)
-NOT_DONE = "UnknownKeyListError"  # of a push: it settles nothing, since it comes again
 
 
 class Dispatcher:
@@ -83,7 +84,15 @@ class Dispatcher:
         self.tables = KnownTables()
         self._lock = threading.RLock()
         self.servers = Servers(
-            office, self._lock, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+            office,
+            self._lock,
+            self._receive,
+            key_cache,
+            key_deltas,
+            max_staleness,
+            retry,
+            seed,
+            config.cache_size if config.cache_refresh else 0,
         )
         self.executor = Executor(threads, self._break, "pslite dispatcher")
         self.failure: BaseException | None = None
@@ -92,7 +101,12 @@ class Dispatcher:
         self._repeats = Repeats(office)
         self._lists = KeptLists(key_cache)
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
-        self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
+        self.measures = Measures(self._pairs, self.tables, office.van.now)
+        self.measures.offer(office.metrics)
+        self.packing = Packing(self.servers.encoders)
+        of_job = Consistency.of(mode), seed
+        self._relay = Relay(self.servers, self.tables, *of_job, self._define)
+        self._answers = Answers(office, self._lock, self._repeats, self._note_answer)
         self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
         self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
         cache = RowCache(config, self.servers.versions, 2 * office.shape.workers)
@@ -100,16 +114,21 @@ class Dispatcher:
         self._under_way = 0
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
         self._progress = Progress(office.shape.workers)
+        self._absent = Absent(self._progress)
+        say = self._answers.answer, self._answers.fail
+        self._restarts = Restarts(self.servers, self._progress, self._pairs, self._steps, *say)
         self._handlers: dict[int, Callable[[Message], None]] = {
             Command.PUSH: self._push,
             Command.PUSH_PULL: self._push,
             Command.PULL: self._pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
+            Command.BEGIN: self._begin_again,
         }
         self._has_begun = False
         office.on_view.append(self._see)
         office.queries.offer("dispatcher", self.facts)
+        office.statuses["kept_back"] = lambda: list(self.servers.encoders.kept_back())
 
     # -- life -------------------------------------------------------------------
 
@@ -145,19 +164,21 @@ class Dispatcher:
         """Those that may still push."""
         return {rank for rank in self.workers if not self._progress.finished[rank]}
 
-    def _begin(self) -> None:
+    def _begin(self, is_again: bool) -> None:
         """The node has a rank: nobody waits here for the workers of others."""
         self._has_begun = True
         mine = set(self.workers)
         for rank in range(self._progress.num_workers):
             if rank not in mine:
                 self._progress.finish(rank)
+            elif is_again:  # each comes back when it can
+                self._absent.expect(rank)
         self.office.van.every(self.config.flush_interval / 2, self._tick)
 
     def _see(self, old: ClusterView, new: ClusterView) -> None:
         with self._lock:
             if not self._has_begun:
-                self._begin()
+                self._begin(is_again=self.office.node_id in new.fenced)
             self.servers.see(old, new)
             for server in self.servers.living():
                 self.office.reach(server)  # only this thread may make connections
@@ -165,10 +186,13 @@ class Dispatcher:
                 role, rank = role_and_rank(node)
                 if role is Role.WORKER:
                     self._lists.forget(node)
-                    self._lose(rank)
+                    self.packing.forget(node)
+                    if node in new.gone or self.office.shape.failures.on_worker != "restart":
+                        self._lose(rank)
 
     def _lose(self, rank: int) -> None:
         """Nobody waits for a worker any more; what it has pushed in its step is not merged."""
+        self._absent.lose(rank)
         if self._progress.lose(rank):
             for pair in self._pairs:
                 if rank in pair.filling.workers:
@@ -186,6 +210,8 @@ class Dispatcher:
         with self._lock:
             if not self._repeats.is_new(meta):
                 return
+            if self._absent:
+                self._absent.come(role_and_rank(meta.sender)[1])
             try:
                 if meta.cmd in WITH_KEYS:
                     self._complete(message)
@@ -193,17 +219,42 @@ class Dispatcher:
                 if handler is not None:
                     handler(message)
                 else:
-                    self._relay.take(message, self._answer, self._fail)
+                    self._relay.take(message, self._answers.answer, self._answers.fail)
             except Exception as error:  # of a request that nobody can work on
-                self._refuse(message, error)
+                self._answers.refuse(message, error)
             if self._steps.early:
                 for step, rank in self._steps.come(self._has_come):
                     self._take_step(step, rank)
 
     def _complete(self, message: Message) -> None:
-        """Bring named and coded key lists into their places."""
-        dense = [table.is_dense for table in self.tables.of(message.meta)]
+        """Bring named and coded key lists and compressed values into their places."""
+        tables = self.tables.of(message.meta)
+        dense = [table.is_dense for table in tables]
         self._lists.complete(message, dense, message.meta.cmd in _VALUED)
+        self.packing.unpack(message, tables)
+
+    def _define(self, spec: TableSpec, defined: Callable[[BaseException | None], None]) -> None:
+        """Know a table that servers have taken."""
+        if spec.compression is None:
+            self.tables.add(spec)
+            defined(None)
+        else:
+            self.executor.submit(self._defining(spec, defined))
+
+    def _defining(
+        self, spec: TableSpec, defined: Callable[[BaseException | None], None]
+    ) -> Turns[None]:
+        """The same of a table with compression, whose kernels have to be loaded."""
+        try:
+            encoder = self.packing.define(spec)
+        except Exception as error:  # the worker hears so
+            defined(error)
+            return
+        with self._lock:
+            self.tables.add(spec, encoder)
+        defined(None)
+        return
+        yield
 
     def _push(self, message: Message) -> None:
         tables = self.tables.of(message.meta)
@@ -247,7 +298,7 @@ class Dispatcher:
             if cause is None:
                 return
             self.flushes[cause] += 1
-            buffer = pair.swap()
+            buffer = pair.swap(now)
             shards = in_order(buffer.shards)
             pair.in_pieces |= pair.round is not None and cause is not Cause.ROUND
             self._under_way += 1
@@ -257,9 +308,9 @@ class Dispatcher:
                     self._send(shard.parts, [shard])
                 self._has_left(pair)
             else:
-                self.executor.submit(self._merging(pair, shards))
+                self.executor.submit(self._merging(pair, buffer, shards))
 
-    def _merging(self, pair: Pair, shards: Sequence[Shard]) -> Turns[None]:
+    def _merging(self, pair: Pair, buffer: Buffer, shards: Sequence[Shard]) -> Turns[None]:
         config = self.config
         try:
             parts = yield from aggregating(
@@ -269,11 +320,12 @@ class Dispatcher:
             with self._lock:
                 self._under_way -= 1
                 for shard in shards:
-                    self._refuse(shard.message, error)
+                    self._answers.refuse(shard.message, error)
                 self._has_left(pair)
             return
         with self._lock:
             self._send(parts, shards)
+            self.measures.summed(buffer)
             self._has_left(pair)
             self._look_at(pair)
 
@@ -314,7 +366,7 @@ class Dispatcher:
         for pair in self._pairs:
             if cold in pair.filling.shards:
                 pair.filling.shards.remove(cold)
-        self._pushed(cold, error, said)
+        self._pushed(cold, error, said and said._replace(failed=b""))
 
     def _has_left(self, pair: Pair) -> None:
         """A buffer has been sent: another may leave, and ends of steps may follow it."""
@@ -327,12 +379,14 @@ class Dispatcher:
         message = shard.message
         self._pushed_at[shard.rank] = self.office.van.now()
         if error is not None:
-            self._fail(message, error, said)
+            self._answers.fail(message, error, said)
         elif message.meta.cmd == Command.PUSH_PULL:
-            self._ask_rows(message, [keys for keys, _ in shard.parts], True)
+            # Of the message: hot rows that went ahead are in no part of this shard.
+            parts = received(message, self.tables.of(message.meta)).parts
+            self._ask_rows(message, [keys for keys, _ in parts], True)
         else:
             clocks = self.servers.versions.clocks(shard.tables)
-            self._answer(message, Message(answer_to(message.meta, clocks=clocks)))
+            self._answers.answer(message, Message(answer_to(message.meta, clocks=clocks)))
 
     # -- pulls -------------------------------------------------------------------
 
@@ -356,9 +410,11 @@ class Dispatcher:
             clocks: tuple[Clock, ...],
         ) -> None:
             if error is not None:
-                self._fail(message, error, said)
+                self._answers.fail(message, error, said)
             else:
-                self._answer(message, Message(answer_to(meta, clocks=clocks), list(values)))
+                answer = Message(answer_to(meta, clocks=clocks), list(values))
+                self.packing.pack(answer, tables)
+                self._answers.answer(message, answer)
 
         # Where nobody waits for a worker, rounds close without it.
         may_share = meta.cmd == Command.PULL and not self._progress.finished[rank]
@@ -392,20 +448,26 @@ class Dispatcher:
         self._say_steps()
 
     def _say_steps(self) -> None:
-        """Tell servers of the ends of steps whose pushes have been sent."""
+        """Tell servers of the ends of steps whose pushes have been sent, and of new beginnings."""
+        self._say_ends()
+        self._restarts.say(self._holds)
+
+    def _say_ends(self) -> None:
         ready = self._steps.ready(self._holds)
         if not ready:
             return
         before = self.servers.pushes_under_way
-        steps = [[rank, step] for _, rank, step in ready]
+        steps = [[rank, step, said.meta.body.get("position", -1)] for said, rank, step in ready]
 
         def body_for(server: int) -> dict[str, Any]:
             after = [[timestamp, piece] for timestamp, node, piece in before if node == server]
             return {"steps": steps, "after": after} if after else {"steps": steps}
 
+        answers: list[Message] = []
+
         def answered(error: BaseException | None, said: Error | None) -> None:
             for message, _, _ in ready:
-                self._done(message, error, said)
+                self._answers.done(message, error, said, said_to_all(answers))
 
         self.servers.tell(
             Command.STEP,
@@ -414,7 +476,13 @@ class Dispatcher:
             (),
             body_for,
             answered,
+            answers.extend,
         )
+
+    def _begin_again(self, message: Message) -> None:
+        self._restarts.take(message)
+        self._look_at_all()
+        self._say_steps()
 
     def _holds(self, rank: int, step: int) -> bool:
         """Whether something of a worker up to a step is not where servers must have it."""
@@ -428,10 +496,12 @@ class Dispatcher:
         rank = role_and_rank(message.meta.sender)[1]
         rests = bool(message.meta.body and message.meta.body.get("rests"))
         self._lose(rank) if rests else self._lose_finished(rank)
+        if not rests:
+            self.packing.forget(message.meta.sender)
         body = {"rank": rank, "rests": True} if rests else {"rank": rank}
 
         def answered(error: BaseException | None, said: Error | None) -> None:
-            self._done(message, error, said)
+            self._answers.done(message, error, said)
 
         self.servers.tell(
             Command.FINISH, message.meta.flags, self.servers.living(), (), lambda _: body, answered
@@ -441,46 +511,12 @@ class Dispatcher:
         if self._progress.finish(rank):
             self._look_at_all()
 
-    # -- answers -------------------------------------------------------------------
-
-    def _done(self, message: Message, error: BaseException | None, said: Error | None) -> None:
-        if error is not None:
-            self._fail(message, error, said)
-        else:
-            self._answer(message, Message(answer_to(message.meta)))
-
-    def _fail(self, message: Message, error: BaseException, said: Error | None) -> None:
-        """Pass an error on as the server has put it."""
-        if said is not None:
-            header = answer_to(message.meta, Kind.ERROR, error=said)
-            self._answer(message, Message(header))
-        else:
-            self._refuse(message, error)
-
-    def _refuse(self, message: Message, error: BaseException) -> None:
-        log.debug("request failed: %r", message, exc_info=error)
-        self._answer(message, error_answer(message.meta, error, self.office.node_id))
-
-    def _answer(self, message: Message, answer: Message) -> None:
-        meta: Meta = message.meta
-        with self._lock:
-            if meta.cmd in _OUTRIGHT:
-                for table in self.tables.of(meta):
-                    self._reader.cache.forget(table)
-            error = answer.meta.error
-            if error is not None and error[0] == NOT_DONE:
-                stream = self._repeats.windows.find(meta)
-                if stream is not None:
-                    stream.in_hand.discard((meta.timestamp, meta.piece))
-            else:
-                self._repeats.settle(meta, answer)
-        try:
-            try:
-                self.office.send(answer)
-            except CodecError as problem:  # too large for the van
-                self.office.send(error_answer(meta, problem, self.office.node_id))
-        except PsliteError as problem:  # nobody can be told, and nobody else should suffer
-            log.warning("%s cannot send %r: %s", self.office.name, answer, problem)
+    def _note_answer(self, meta: Meta) -> None:
+        """A request is answered: rows that were set outright are not here as they are now."""
+        if meta.cmd in _OUTRIGHT:
+            for table in self.tables.of(meta):
+                self._reader.cache.forget(table)
+                self.servers.copies.drop(table)
 
     # -- telling -------------------------------------------------------------------
 
@@ -490,11 +526,22 @@ class Dispatcher:
             return {
                 "workers": self.workers,
                 "queue": self._pairs.waiting,
+                "latency": self.measures.mean,
                 "under_way": self._under_way,
                 "steps": len(self._steps),
                 "flushes": dict(self.flushes),
+                "tables": [self._facts_of(table) for table in self.tables.all()],
                 **{name: self.counts[name] for name in _COUNTED},
+                **{name: self.servers.counts[name] for name in _REFRESHED},
             }
+
+    def _facts_of(self, table: KnownTable) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": table.spec.name}
+        found |= {"cached_nbytes": self._reader.cache.nbytes(table)}
+        found |= self.servers.copies.facts(table)
+        if table.spec.compression is not None:
+            found["compression"] = self.packing.facts(table)
+        return found
 
 
 def _keys_in(shard: Shard, table: int) -> Keys:
@@ -515,3 +562,4 @@ _COUNTED = (
     "cache_misses",
     "rows_ahead",
 )
+_REFRESHED = ("refreshed_rows", "unchanged_rows", "refresh_bytes_saved")

@@ -10,8 +10,8 @@ import numpy as np
 from kv.dispatcher.cache import Fetched, RowCache, Use
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
-from kv.dispatcher.upstream import Error, Servers
-from kv.pulling import Pull
+from kv.dispatcher.refusing import Error
+from kv.dispatcher.upstream import Found, Servers
 from van.message import Clock
 
 Done = Callable[[BaseException | None, Error | None, list[Values], tuple[Clock, ...]], None]
@@ -72,7 +72,7 @@ class Reader:
         priority: int,
         done: Done,
     ) -> None:
-        def answered(error: BaseException | None, said: Error | None, pull: Pull) -> None:
+        def answered(error: BaseException | None, said: Error | None, pull: Found) -> None:
             if error is not None:
                 done(error, said, [], ())
             else:
@@ -145,7 +145,7 @@ class _Reading:
     def _ask(self, asked: Sequence[tuple[KnownTable, Fetched, bool]]) -> None:
         cache = self._reader.cache
 
-        def answered(error: BaseException | None, said: Error | None, pull: Pull) -> None:
+        def answered(error: BaseException | None, said: Error | None, pull: Found) -> None:
             if error is not None:
                 self._failure = error, said
                 for table, fetched, _ in asked:

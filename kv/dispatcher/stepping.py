@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from van.message import Message
+
+
+def said_to_all(answers: Sequence[Message]) -> dict[str, Any] | None:
+    """The body of the answer to ends of steps, of what servers have answered."""
+    bodies = [answer.meta.body for answer in answers if answer.meta.body is not None]
+    return {"round": max(body["round"] for body in bodies)} if bodies else None
 
 
 class Steps:
@@ -23,6 +30,14 @@ class Steps:
         ready = [entry for entry in self.early if has_come(entry[0])]
         self.early = [entry for entry in self.early if entry not in ready]
         return ready
+
+    def forget_former(self, node: int, life: int) -> None:
+        """What has not come by now of lives of a worker before this one does not come."""
+        self.early = [
+            entry
+            for entry in self.early
+            if entry[0].meta.sender != node or entry[0].meta.incarnation >= life
+        ]
 
     def wait(self, message: Message, rank: int, step: int) -> None:
         """Keep the end of a worker's step until its pushes have been sent."""

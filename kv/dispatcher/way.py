@@ -2,7 +2,8 @@
 
 A push that a dispatcher was given goes to the servers only when its life is fenced, and what went
 direct is never given to a dispatcher (docs/requests.md, rule 5). So a way that has closed stays
-closed: the worker asks the servers itself from then on.
+closed: the worker asks the servers itself from then on, until another dispatcher has come and
+nothing of this worker is under way.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class Way:
 
     Attributes:
         is_open: its requests go to its dispatcher.
+        is_back: it is closed, and the dispatcher has another life: it may be opened again where
+            nothing is under way.
     """
 
     def __init__(self, office: Postoffice) -> None:
         self._office = office
-        self.is_open = office.shape.dispatchers > 0
+        self._is_used = self.is_open = office.shape.dispatchers > 0
+        self.is_back = False
 
     @property
     def node(self) -> int:
@@ -48,12 +52,18 @@ class Way:
 
     def see(self, old: ClusterView, new: ClusterView) -> None:
         """Close when the dispatcher has died, is another one than before, or has gone."""
-        if not self.is_open:
+        if not self._is_used:
             return
         before, now = old.nodes.get(self.node), new.nodes.get(self.node)
         is_former = before is not None and now is not None and before.incarnation != now.incarnation
-        if now is None or is_former or now.id in new.gone:
+        is_there = now is not None and now.id not in new.gone
+        if not is_there or is_former:
             self.is_open = False
+        self.is_back = is_there and not self.is_open
+
+    def open_again(self) -> None:
+        """From here on requests go to the dispatcher's next life; nothing is under way."""
+        self.is_open, self.is_back = self.is_back, False
 
 
 def is_dispatcher(node: int) -> bool:

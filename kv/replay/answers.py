@@ -26,6 +26,7 @@ class KeptAnswers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: dict[_Maker, dict[_Place, Message]] = {}
+        self._oldest: dict[_Maker, int] = {}  # what came before that has been answered
 
     def keep(self, request: Meta, answer: Message) -> None:
         """A request was answered so; it is kept if it is a read, or was refused for now."""
@@ -34,6 +35,14 @@ class KeptAnswers:
             with self._lock:
                 mine = self._of.setdefault((request.sender, request.incarnation), {})
                 mine[_place_of(request)] = answer
+
+    def is_late(self, request: Meta) -> bool:
+        """Whether this is a copy of a read whose maker has the answer: nobody waits for another."""
+        maker = (request.sender, request.incarnation)
+        with self._lock:
+            oldest = max(self._oldest.get(maker, 0), request.oldest)
+            self._oldest[maker] = oldest
+        return request.cmd in _READS and request.timestamp < oldest
 
     def again(self, request: Meta) -> Message | None:
         """The answer that a copy of this request got; forgets what its worker has by now."""

@@ -56,9 +56,14 @@ class Order(ABC):
         office.van.every(TICK, self._tick)
 
     def receiving(self, receive: Handle, send: Callable[[Message, Message], None]) -> Handle:
-        """`receive`, but reads that were answered before get that answer again, by `send`."""
+        """`receive`, but reads that were answered before get that answer again, by `send`.
+
+        Late copies, which nobody waits for, have no turn.
+        """
 
         def take(message: Message) -> None:
+            if self._answers.is_late(message.meta):
+                return
             known = self._answers.again(message.meta)
             if known is None:
                 # Another thread may give it its turn, and that one may not connect.

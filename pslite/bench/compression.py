@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pslite.bench.errors import BenchError
+from pslite.bench.links import LINKS
 from pslite.bench.report import Table
 from pslite.bench.training import Outcome, Setting, train
 
@@ -61,6 +62,10 @@ SELECTIVE = Case(
     "with sparse selective:relative=0.8+fp16",
     {**COMPRESSED.rules, "sparse": "selective:relative=0.8+fp16"},
 )
+ONLY_SELECTIVE = Case(
+    "selective update alone: sparse selective:relative=0.8", {"sparse": "selective:relative=0.8"}
+)
+BOTH = Case("both: with sparse selective:relative=0.8+fp16", SELECTIVE.rules)
 QUICK = Setting(rows=20_480, test_rows=8_192, batch=256)
 
 
@@ -169,6 +174,27 @@ def selective_table(measured: Sequence[Measured]) -> Table:
     return Table("Compression and selective update", header, rows, note)
 
 
+def dispatcher_table(measured: Sequence[Measured]) -> Table:
+    """What each part brings between workers, dispatchers and servers; the plain one is first."""
+    plain = measured[0].first
+    rows = []
+    for one in measured:
+        own = one.first
+        less = saved(own.all_nbytes, plain.all_nbytes)
+        change = own.auc - plain.auc
+        is_met = less >= SAVED_MORE and abs(change) <= AUC_BAND
+        of_links = [f"{own.links[link] / 1e6:.1f}" for link in LINKS]
+        verdict = "" if one is not measured[-1] else "met" if is_met else "MISSED"
+        compared = ["-", "-"] if own is plain else [f"-{less:.1f} %", f"{change:+.4f}"]
+        rows.append([one.case.name, *of_links, f"{own.all_nbytes / 1e6:.1f}", *compared, verdict])
+    note = (
+        f"MB of arrays, keys and questions included, as the dispatchers' vans sent and received "
+        f"them; wanted: {SAVED_MORE:.0f} % less than with neither, AUC within {AUC_BAND}"
+    )
+    header = ["through dispatchers", *LINKS, "all", "less", "AUC", ""]
+    return Table("Compression and selective update through dispatchers", header, rows, note)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The options of the command, as its help describes them."""
@@ -177,6 +203,7 @@ class Request:
     is_selective: bool = False
     chains: tuple[str, ...] = ()
     workers: int | None = None
+    dispatchers: int = 0
     rounds: int = 1
     json: Path | None = None
     png: Path | None = None
@@ -201,10 +228,16 @@ def run_command(request: Request, say: Tell, tell: Tell) -> None:
         setting = replace(setting, workers=12, rows=2 * setting.rows)
     if request.workers is not None:
         setting = replace(setting, workers=request.workers)
+    if request.dispatchers > setting.workers:
+        problem = f"--dispatchers {request.dispatchers}: there are {setting.workers} workers"
+        raise BenchError(f"{problem}, and each dispatcher is to have one at least")
+    setting = replace(setting, dispatchers=request.dispatchers)
     measured = measure(setting, _cases(request), request.rounds, tell)
     say(_heading(setting, request.rounds))
     say(table(measured).text())
-    if request.is_selective:
+    if request.is_selective and request.dispatchers:
+        say(dispatcher_table(measured).text())
+    elif request.is_selective:
         say(selective_table(measured).text())
     if request.json is not None:
         request.json.write_text(to_json(setting, measured), encoding="utf-8")
@@ -215,6 +248,8 @@ def run_command(request: Request, say: Tell, tell: Tell) -> None:
 
 
 def _cases(request: Request) -> Sequence[Case]:
+    if request.is_selective and request.dispatchers:
+        return COMPRESSED, ONLY_SELECTIVE, BOTH
     if request.is_selective:
         return COMPRESSED, SELECTIVE
     if request.chains:
@@ -227,7 +262,8 @@ def _cases(request: Request) -> Sequence[Case]:
 def _heading(setting: Setting, rounds: int) -> str:
     return (
         f"{setting.rows} made-up clicks, {setting.workers} workers of {setting.batch} rows a step, "
-        f"{setting.servers} servers, all in one process; embeddings of {setting.shape.dim} floats; "
+        f"{setting.dispatchers} dispatchers, {setting.servers} servers, all in one process; "
+        f"embeddings of {setting.shape.dim} floats; "
         f"rounds: {rounds}\n"
     )
 

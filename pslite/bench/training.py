@@ -2,14 +2,15 @@
 
 One thread drives all workers: each pulls, then each computes and pushes, in the order of their
 ranks. So gradients are as stale as those of asynchronous workers that are equally fast, and two
-runs give the same bits: what a compression changes in the result is its own doing.
+runs give the same bits: what a compression changes in the result is its own doing. A dispatcher
+merges what all its workers have pushed of a step.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.compression.settings import Rules
+from kv.dispatcher.config import DispatcherConfig
 from kv.initializers import Uniform
 from kv.optimizers import Adagrad
+from kv.protocols import Request
 from kv.remote_worker import RemoteWorker
 from kv.table_protocol import PUSHES, Command
 from kv.tables import RemoteDenseTable, RemoteSparseTable
@@ -32,11 +35,13 @@ from pslite.bench.clicks import (
     make_clicks,
     parts_of,
 )
+from pslite.bench.links import PULLED, PUSHED, LinkTraffic
 from pslite.local_nodes import LocalNodes
 from van.message import Message
 
 EMBEDDING = "embedding"
 TEST_BATCH = 4096
+TOGETHER = DispatcherConfig(flush_interval=600.0)  # only what all workers have pushed is sent on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,7 @@ class Setting:
     """What is trained.
 
     Args:
+        dispatchers: between workers and servers.
         rows, test_rows: of made-up clicks.
         batch: rows of a worker's step.
         embedding_lr, dense_lr: learning rates of Adagrad.
@@ -51,6 +57,7 @@ class Setting:
 
     workers: int = 4
     servers: int = 2
+    dispatchers: int = 0
     rows: int = 163_840
     test_rows: int = 40_960
     batch: int = 512
@@ -77,6 +84,7 @@ class Outcome:
         pushed_nbytes: arrays of pushes, keys included; plain_nbytes: their values as float32.
         pulled_nbytes: arrays of pulls and of their answers.
         value_nbytes: values of pushes as they were sent.
+        links: bytes by link, where there are dispatchers; pushes and pulls are then those of all.
     """
 
     auc: float
@@ -88,6 +96,7 @@ class Outcome:
     pulled_nbytes: int
     value_nbytes: int
     plain_nbytes: int
+    links: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def all_nbytes(self) -> int:
@@ -138,25 +147,25 @@ class Member:
             for name, sides in setting.shape.dense_shapes().items()
         }
 
-    def pull(self, part: Clicks, create: bool = True) -> Callable[[], NDArray[np.float32]]:
-        """Get what a batch needs; what computes it, pushes its gradients and returns its scores."""
+    def pull(
+        self, part: Clicks, create: bool = True
+    ) -> tuple[NDArray[np.float32], Callable[[], Request]]:
+        """Get what a batch needs and compute it: its scores, and what pushes its gradients."""
         keys, places = np.unique(part.ids, return_inverse=True)
         reads = [(self.embedding, keys), *self.dense.values()]
         rows, *arrays = self.worker.pull_many(reads, create=create)  # type: ignore[arg-type]
         weights = dict(zip(self.dense, arrays, strict=True))
         step = forward(rows[places.reshape(part.ids.shape)], weights)
 
-        def push() -> NDArray[np.float32]:
+        def push() -> Request:
             inputs, grads = backward(step, part.labels, weights)
             of_rows = np.zeros_like(rows)
             np.add.at(of_rows, places.reshape(-1), inputs.reshape(-1, self._dim))
             writes: list[Any] = [(self.embedding, keys, of_rows)]
             writes += [(self.dense[name], grad) for name, grad in grads.items()]
-            self.worker.wait(self.worker.push_many(writes))
-            self.worker.step()
-            return step.scores
+            return self.worker.push_many(writes)
 
-        return push if create else lambda: step.scores
+        return step.scores, push
 
 
 def train(
@@ -172,7 +181,17 @@ def train(
     """
     training, test = data
     compression = Rules(rules)
-    with LocalNodes(setting.servers, setting.workers, "async", 1, compression=compression) as nodes:
+    traffic = LinkTraffic()
+    with LocalNodes(
+        setting.servers,
+        setting.workers,
+        "async",
+        1,
+        compression=compression,
+        dispatchers=setting.dispatchers,
+        dispatcher=TOGETHER,
+        dispatcher_app=traffic.watch,
+    ) as nodes:
         members = [Member(worker, setting) for worker in nodes.workers]
         for name, values in first_weights(setting.shape).items():
             members[0].dense[name].assign(values)
@@ -183,13 +202,13 @@ def train(
                 member.pull(training.rows(start[step], start[step] + setting.batch))
                 for member, start in zip(members, starts, strict=True)
             ]
-            for push in pushes:
-                push()
+            _push(members, [push for _, push in pushes], setting.dispatchers > 0)
             tell(step + 1, len(starts[0]))
         cpu_seconds = time.process_time() - began
         for member in members:
-            member.traffic.is_on = False
+            member.traffic.is_on = traffic.is_on = False
         auc, logloss = _tested(members[0], test)
+        links = dict(traffic.counts)
         counts: Counter[str] = sum((member.traffic.counts for member in members), Counter())
         sent = [link for member in members for link in _links(member.worker.encoders.stats())]
         received = [link for table in _tables(members[0]) for link in _coded(table)]
@@ -199,18 +218,37 @@ def train(
         steps=len(starts[0]) * setting.workers,
         cpu_seconds=cpu_seconds,
         coding_seconds=sum(link["seconds"] for link in (*sent, *received)),
-        pushed_nbytes=counts["pushed"],
-        pulled_nbytes=counts["pulled"],
+        pushed_nbytes=_sum(links, PUSHED) if links else counts["pushed"],
+        pulled_nbytes=_sum(links, PULLED) if links else counts["pulled"],
         value_nbytes=int(sum(link["nbytes"] for link in sent)),
         plain_nbytes=int(sum(link["plain_nbytes"] for link in sent)),
+        links=links,
     )
+
+
+def _push(
+    members: Sequence[Member], pushes: Sequence[Callable[[], Request]], are_merged: bool
+) -> None:
+    """Push one after the other; those that a dispatcher merges are waited for together."""
+    requests = []
+    for member, push in zip(members, pushes, strict=True):
+        requests.append(push())
+        if not are_merged:
+            member.worker.wait(requests[-1])
+    for member, request in zip(members, requests, strict=True):
+        member.worker.wait(request)
+        member.worker.step()
+
+
+def _sum(links: Mapping[str, int], names: Sequence[str]) -> int:
+    return sum(links[name] for name in names)
 
 
 def _tested(member: Member, test: Clicks) -> tuple[float, float]:
     """AUC and mean cross-entropy."""
     scores = np.concatenate(
         [
-            member.pull(test.rows(start, start + TEST_BATCH), create=False)()
+            member.pull(test.rows(start, start + TEST_BATCH), create=False)[0]
             for start in range(0, len(test), TEST_BATCH)
         ]
     )

@@ -19,6 +19,7 @@ import numpy as np
 from kv.consistency.base import Context, Update
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
+from kv.consistency.settings import SemiSync
 from kv.cutting import cut_keys
 from kv.placement import SlotMap
 from kv.table_protocol import TABLES_APP, Command, table_id
@@ -88,17 +89,25 @@ class Events:
 
 
 class Sizes:
-    """Bytes of the messages about so many keys of one table."""
+    """Bytes of the messages about so many keys of one table.
 
-    def __init__(self, keys: int, dim: int) -> None:
+    Args:
+        says_position: whether ends of steps say where in the rounds their worker is.
+    """
+
+    def __init__(self, keys: int, dim: int, says_position: bool) -> None:
         names, values = np.zeros(keys, np.uint64), np.zeros((keys, dim), np.float32)
         table = (table_id(TABLE), _USUAL, ())
         pull = self._request(Command.PULL, Flag.PULL, clocks=(table,), body={"create": True})
         push = self._request(Command.PUSH, Flag.PUSH, clocks=(table,))
-        step = self._request(Command.STEP, _EVERYWHERE, body={"clock": _USUAL})
+        body: dict[str, Any] = {"clock": _USUAL}
+        said: dict[str, Any] | None = None
+        if says_position:
+            body["position"], said = _USUAL, {"round": _USUAL}
+        step = self._request(Command.STEP, _EVERYWHERE, body=body)
         self.pull, self.pulled = _size(pull, names), _size(_answer(pull, table), values)
         self.push, self.pushed = _size(push, names, values), _size(_answer(push, table))
-        self.step, self.stepped = _size(step), _size(_answer(step))
+        self.step, self.stepped = _size(step), _size(_answer(step, body=said))
 
     @staticmethod
     def _request(command: Command, flags: Flag, **fields: Any) -> Meta:
@@ -119,13 +128,13 @@ class Sizes:
 
 
 @lru_cache(maxsize=4096)
-def sizes_of(keys: int, dim: int) -> Sizes:
+def sizes_of(keys: int, dim: int, says_position: bool) -> Sizes:
     """`Sizes`, made once."""
-    return Sizes(keys, dim)
+    return Sizes(keys, dim, says_position)
 
 
-def _answer(request: Meta, *clocks: Any) -> Meta:
-    answer = answer_to(request, clocks=clocks)
+def _answer(request: Meta, *clocks: Any, body: Any = None) -> Meta:
+    answer = answer_to(request, clocks=clocks, body=body)
     answer.sender, answer.incarnation, answer.epoch = request.recipient, _USUAL, 1
     return answer
 
@@ -153,17 +162,18 @@ class CoreServer:
 
     def pull(self, worker: CoreWorker, step: int) -> None:
         if self.mode.may_pull(worker.rank, step):
+            worker.hear(self, self.mode.clock)
             worker.answer(self, Command.PULL)
         else:
             self._held.append((worker, step))
 
-    def push(self, worker: CoreWorker, step: int) -> None:
+    def push(self, worker: CoreWorker, step: int, base: int) -> None:
         self.mode.check_push(worker.rank, step)
-        self.mode.on_push(worker.rank, step, Update(_ONE_KEY, _ONE_VALUE))
+        self.mode.on_push(worker.rank, step, Update(_ONE_KEY, _ONE_VALUE, base=base))
         worker.answer(self, Command.PUSH)
 
-    def step(self, worker: CoreWorker, step: int) -> None:
-        if self._progress.step(worker.rank, step):
+    def step(self, worker: CoreWorker, step: int, position: int) -> None:
+        if self._progress.step(worker.rank, step, position):
             self._settle()
         worker.answer(self, Command.STEP)
 
@@ -195,13 +205,14 @@ class CoreWorker:
         self._events, self._servers, self._tell = events, servers, tell
         self._times: list[float] = work.times[rank].tolist()
         self._says_steps = work.consistency.counts_steps
-        self._step = self._missing = 0
+        self._step = self._missing = self._position = 0
+        self._clocks: dict[str, int] = {}  # of the last pull, by server
         cut = cut_keys(
             work.keys_of(rank), work.spec.dim, True, SlotMap.even(len(servers)), len(servers)
         )
         counts = np.diff(cut.bounds).tolist()
         self._sizes = {
-            server.name: sizes_of(count, work.spec.dim)
+            server.name: sizes_of(count, work.spec.dim, isinstance(work.consistency, SemiSync))
             for server, count in zip(servers, counts, strict=True)
         }
         self._owners = [s for s, count in zip(servers, counts, strict=True) if count]
@@ -212,6 +223,10 @@ class CoreWorker:
         for server in self._owners:
             size = self._sizes[server.name].pull
             self._events.send(self.name, server.name, size, server.pull, self, self._step)
+
+    def hear(self, server: CoreServer, clock: int) -> None:
+        """A server's clock, in the answer that it sends."""
+        self._clocks[server.name] = clock
 
     def answer(self, server: CoreServer, command: Command) -> None:
         """What `server` answers at this moment goes on its way."""
@@ -230,12 +245,15 @@ class CoreWorker:
     def _end_step(self) -> None:
         self.lasting = self._events.now
         for server in self._owners:
+            what = self, self._step, self._clocks[server.name]
             size = self._sizes[server.name].push
-            self._events.send(self.name, server.name, size, server.push, self, self._step)
+            self._events.send(self.name, server.name, size, server.push, *what)
+        self._position = max(self._position, *self._clocks.values()) + 1
         if self._says_steps:
             for server in self._servers:
                 size = self._sizes[server.name].step
-                self._events.send(self.name, server.name, size, server.step, self, self._step)
+                where = self, self._step, self._position
+                self._events.send(self.name, server.name, size, server.step, *where)
         self._step += 1
         self._tell(1)
         if self._step < len(self._times):

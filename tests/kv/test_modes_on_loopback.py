@@ -131,6 +131,26 @@ def test_workers_with_unequal_work_finish_and_nothing_is_lost(seed: int, mode: C
         assert job.value() == sums - job.total("dropped")
 
 
+@pytest.mark.parametrize("mode", [SemiSync(2), SemiSync(), SemiSync(backup_workers=1)], ids=repr)
+@pytest.mark.parametrize("seed", range(4))
+def test_workers_never_all_wait_each_at_another_server(seed: int, mode: SemiSync) -> None:
+    """Rounds are each server's own: with as many servers as workers each could be kept at one."""
+    job, keys = Job(seed, mode), np.arange(30)
+
+    def program(worker: RemoteWorker) -> None:
+        table = table_of(worker)
+        for _ in range(20):
+            table.pull(keys)  # of all servers
+            table.push(keys, -np.ones((keys.size, 1)))
+            worker.step()
+
+    job.run(3, program, servers=3)
+
+    assert job.value() <= 60
+    if not mode.backup_workers:
+        assert job.value() == 60
+
+
 @pytest.mark.parametrize("mode", MODES, ids=repr)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_network_that_loses_and_repeats_changes_nothing_of_that(
@@ -199,12 +219,12 @@ def test_a_window_closes_rounds_on_the_servers_though_nobody_ends_a_step() -> No
     def program(worker: RemoteWorker) -> None:
         table = table_of(worker)
         for _ in range(3 if worker.rank < 2 else 1):
-            if worker.rank == 2:
-                worker.office.wait(lambda: False, 20.0)
             started = worker.office.van.now()
             table.pull([0])
             if worker.rank < 2:
                 waited.append(worker.office.van.now() - started)
+            else:
+                worker.office.wait(lambda: False, 20.0)
             table.push([0], [[-1.0]])
             worker.step()
 

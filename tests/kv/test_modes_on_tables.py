@@ -249,8 +249,9 @@ def test_every_mode_goes_on_from_the_clocks_of_a_checkpoint(mode: Consistency) -
         for rank in (0, 1):
             assert engine.may_pull(number, rank, step)
             engine.push(number, rank, step, KEYS, np.ones((5, 1), F))
+        position = engine.clock(number) + 1  # as workers that have pulled say
         for rank in (0, 1):
-            engine.step(rank, step)
+            engine.step(rank, step, position)
 
     engine.validate()
     np.testing.assert_array_equal(engine.pull(number, frozen(KEYS)), -4)

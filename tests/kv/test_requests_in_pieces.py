@@ -66,7 +66,7 @@ LISTS = st.lists(st.integers(0, 400) | st.integers(0, 2**64 - 1), max_size=60)
 
 
 @pytest.mark.usefixtures("short_lists")
-@settings(max_examples=17)  # for each number of servers
+@settings(max_examples=10)  # for each number of servers
 @given(lists=st.lists(LISTS, min_size=1, max_size=3))
 def test_any_settings_do_what_one_process_does(
     clusters: dict[str, RemoteWorker], lists: list[list[int]]

@@ -22,6 +22,7 @@ from kv.schedules import (
 )
 from pslite import Checkpoints, local_cluster
 from tests.kv.replication.replicated import Replicated
+from tests.seeds import seeds
 
 KEYS = np.arange(40, dtype=np.uint64)
 AFTER_WARMUP = [
@@ -65,7 +66,7 @@ def test_the_clock_counts_updates_or_rounds(mode: Consistency, then: Schedule) -
 
 
 @pytest.mark.parametrize("mode", [Async(), SSP(1), Sync()], ids=lambda m: m.name)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=4))
 def test_a_server_that_dies_takes_no_clock_with_it(mode: Consistency, seed: int) -> None:
     """Its place is taken by its copies, and then by one that is started anew, whose clock is 0."""
     victim = seed % 2

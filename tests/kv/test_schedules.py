@@ -49,7 +49,7 @@ def torch_factors(make: Callable, count: int) -> list[float]:
             ),
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Schedule) else "torch",
 )
 def test_factors_equal_torch(schedule: Schedule, make: Callable) -> None:
     expected = torch_factors(make, 30)

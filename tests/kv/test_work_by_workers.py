@@ -51,7 +51,7 @@ def job(served: Served, workers: int) -> None:
 @pytest.mark.parametrize("mode", MODES, ids=repr)
 def test_work_for_a_step_is_the_same_with_four_times_the_workers(mode: Consistency) -> None:
     each = []
-    for workers in (64, 256):
+    for workers in (32, 128):
         served = Served(0, mode, workers)
         each.append(lines_of_kv(lambda w=workers, s=served: job(s, w)) / (workers * STEPS))  # type: ignore[misc]
 
@@ -61,4 +61,4 @@ def test_work_for_a_step_is_the_same_with_four_times_the_workers(mode: Consisten
         assert len(served.server._held) < workers
 
     few, many = each
-    assert many < 1.2 * few, f"{few:.0f} lines a step with 64 workers, {many:.0f} with 256"
+    assert many < 1.2 * few, f"{few:.0f} lines a step with 32 workers, {many:.0f} with 128"

@@ -16,7 +16,7 @@ from postoffice.errors import (
     RegistrationError,
 )
 from postoffice.head import SchedulerOffice
-from postoffice.node import Group, Role
+from postoffice.node import SCHEDULER_ID, Group, Role
 from postoffice.postoffice import ClusterShape, Postoffice
 from tests.postoffice.nodes import run_nodes
 from van.codec import decode_header
@@ -24,7 +24,7 @@ from van.config import VanConfig
 from van.courier import ZmqVan
 from van.errors import ProtocolVersionError
 from van.loopback import DeadlockError, LoopbackNetwork
-from van.message import Message, Meta, answer_to
+from van.message import Control, Message, Meta, answer_to
 
 APP = 7
 Program = Callable[[Postoffice], None]
@@ -130,6 +130,25 @@ def test_a_failing_worker_ends_the_cluster_with_its_reason() -> None:
         run_cluster(3, servers=1, workers=[failing, waiting])
 
     assert len(seen) <= 1
+
+
+def test_goodbyes_that_nobody_said_or_asked_for_keep_no_node_from_its_own() -> None:
+    """Both say that they come from the scheduler, of a later life."""
+
+    def forge(office: Postoffice) -> None:
+        office.start()
+        for control, node in ((Control.GOODBYE_DONE, 8), (Control.GOODBYE, SCHEDULER_ID)):
+            office.van.connect(node, office.nodes[node].address)
+            forged = Meta(sender=SCHEDULER_ID, recipient=node, incarnation=2**64 - 1)
+            forged.control = control
+            office.van.send(Message(forged))
+        for _ in range(5):  # the forged ones arrive meanwhile
+            office.barrier(Group.WORKERS)
+        office.finalize()
+
+    network = run_cluster(0, 1, [forge])
+
+    assert network.now < 5.0  # nobody was taken for dead, after 10 s, to come to an end
 
 
 def test_missing_nodes_are_named_when_the_time_to_start_is_up() -> None:

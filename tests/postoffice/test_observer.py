@@ -52,7 +52,7 @@ def test_an_observer_sees_the_cluster_and_asks_a_node(seed: int) -> None:
 def test_what_a_node_cannot_answer_is_an_error_that_says_why() -> None:
     def look(observer: Observer) -> None:
         (server,) = (node for node in observer.nodes() if node.role is Role.SERVER)
-        with pytest.raises(ObserverError, match=r"server 0 .*knows nothing of 'moon'.*fault, rows"):
+        with pytest.raises(ObserverError, match=r"server 0 .*nothing of 'moon'.*fault, .*rows"):
             observer.ask(server, "moon")
         with pytest.raises(ObserverError, match="ZeroDivisionError"):
             observer.ask(server, "fault")

@@ -11,7 +11,7 @@ from postoffice.failure import FailurePolicy, Verdict
 from postoffice.gathering import Registration
 from postoffice.liveness import Liveness
 from postoffice.membership import Membership
-from postoffice.node import Node, Role, node_id
+from postoffice.node import SCHEDULER_ID, Node, Role, node_id
 from postoffice.pulse import Pulse
 from postoffice.repeats import Repeats
 from postoffice.view import ClusterView
@@ -56,8 +56,9 @@ def test_a_message_is_said_again_until_it_is_answered() -> None:
     repeats.ask("goodbye", message, now=0.0)
 
     assert [repeats.due(now) for now in (0.5, 1.0, 1.5, 2.0)] == [[], [message], [], [message]]
-    repeats.answered("goodbye")
-    repeats.answered("never asked")
+    assert repeats.answered("goodbye")
+    assert not repeats.answered("goodbye")
+    assert not repeats.answered("never asked")
     assert repeats.due(9.0) == []
 
 
@@ -132,6 +133,16 @@ def two_servers() -> Membership:
     for number, (role, rank) in enumerate([(Role.SERVER, 0), (Role.SERVER, 1), (Role.WORKER, 0)]):
         book.register(Registration(role=role, rank=rank, address=f"tcp://{number}", nonce=number))
     return book
+
+
+def test_no_message_makes_the_scheduler_leave_its_own_book() -> None:
+    membership = two_servers()
+
+    membership.goodbye(SCHEDULER_ID)
+    membership.goodbye(SCHEDULER_ID, failure="so somebody says")
+
+    assert not membership.gone
+    assert membership.failure is None
 
 
 def newcomer(rank: int | None) -> Registration:

@@ -223,7 +223,13 @@ def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Results:
     )
     files = {
         "absent": "import no_such_module_of_a_peer",
-        "dying": "import os\nclass Peer:\n    def start(self): print('last words'); os._exit(3)",
+        "dying": textwrap.dedent("""
+            import os
+            class Peer:
+                def start(self):
+                    print("last words", flush=True)
+                    os._exit(3)
+        """),
         "good": GOOD_PEER,
         "raising": raising,
         "refusing": "class Peer:\n    def start(self): raise OSError('no port')",
@@ -321,13 +327,14 @@ def test_a_mistake_is_said_at_once(options: list[str], problem: str) -> None:
     assert problem in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "only",
     [
         ["lookups"],
-        pytest.param(["dense"], marks=pytest.mark.slow),
-        pytest.param(["start", "efficiency", "optimisers"], marks=pytest.mark.slow),
-        pytest.param(["repeats", "scale"], marks=pytest.mark.slow),
+        ["dense"],
+        ["start", "efficiency", "optimisers"],
+        ["repeats", "scale"],
     ],
 )
 def test_a_quick_run_of_some_workloads_leaves_no_file_behind(

@@ -15,8 +15,17 @@ from sklearn.metrics import roc_auc_score
 from pslite import cli
 from pslite.bench import clicks, compression
 from pslite.bench.clicks import Shape, area_under_curve, backward, first_weights, forward
-from pslite.bench.compression import Case, Measured, measure, saved, selective_table, table
+from pslite.bench.compression import (
+    Case,
+    Measured,
+    dispatcher_table,
+    measure,
+    saved,
+    selective_table,
+    table,
+)
 from pslite.bench.errors import BenchError
+from pslite.bench.links import LINKS
 from pslite.bench.training import Outcome, Setting
 
 TINY = Setting(
@@ -147,6 +156,24 @@ def test_selective_update_is_judged(pushed: int, auc: float, verdicts: list[str]
     assert found.rows[1][1] == f"-{100 - pushed / 5:.1f} %"
 
 
+def test_bytes_are_counted_on_both_sides_of_dispatchers() -> None:
+    setting = replace(TINY, workers=3, dispatchers=1)
+    cases = [Case("half", {"*": "fp16", "*@pull": "fp16"})]
+
+    plain, half = measure(setting, cases, rounds=1, tell=lambda text: None)
+
+    for one in (plain, half):
+        links = one.first.links
+        assert set(links) == set(LINKS)
+        assert one.first.all_nbytes == sum(links.values())
+        assert links[LINKS[1]] < 0.7 * links[LINKS[0]]  # merged
+    for link in LINKS:
+        assert half.first.links[link] < 0.8 * plain.first.links[link]
+    row = dispatcher_table([plain, half]).rows[1]
+    assert row[1:5] == [f"{half.first.links[link] / 1e6:.1f}" for link in LINKS]
+    assert abs(half.first.auc - plain.first.auc) < 0.01
+
+
 def test_the_command_writes_table_json_and_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +196,7 @@ def test_the_command_writes_table_json_and_picture(
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--scheme", "tpok:0.1"], "did you mean topk?"),
+    (["--dispatchers", "9"], "there are 4 workers"),
     (["--json", "/nowhere/c.json"], "--json /nowhere/c.json cannot be written"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(options: list[str], words: str) -> None:

@@ -469,3 +469,40 @@ def test_a_server_that_nobody_needs_any_more_is_not_started_again() -> None:
 
     assert life.take_due(now=1.0) == []
     assert life.is_over
+
+
+def test_a_dispatcher_is_started_again_so_often_and_then_done_without() -> None:
+    dispatcher = NodeName(Role.DISPATCHER, 0)
+    life = Lifecycle(
+        finish_timeout=30.0,
+        grace=3.0,
+        tolerance=Tolerance(dispatcher="restart", restarts=1, pause=1.0),
+    )
+    for name in (SCHEDULER, SERVER, dispatcher, *WORKERS):
+        life.started(name)
+    life.all_started(now=0.0)
+
+    life.exited(dispatcher, -9, now=1.0)
+    assert life.take_due(now=2.0) == [dispatcher]
+    life.started(dispatcher)
+    life.exited(dispatcher, -9, now=3.0)
+
+    assert life.take_due(now=1e9) == []
+    assert dispatcher in life.lost
+    assert life.phase is Phase.RUNNING
+
+
+def test_a_dispatcher_that_fails_when_the_workers_are_done_is_no_loss() -> None:
+    dispatcher = NodeName(Role.DISPATCHER, 0)
+    life = Lifecycle(finish_timeout=30.0, grace=3.0, tolerance=Tolerance(dispatcher="restart"))
+    for name in (SCHEDULER, SERVER, dispatcher, WORKERS[0]):
+        life.started(name)
+    life.all_started(now=0.0)
+    life.exited(WORKERS[0], 0, now=1.0)
+
+    life.exited(dispatcher, 1, now=1.1)
+    for name in (SERVER, SCHEDULER):
+        life.exited(name, 0, now=1.2)
+
+    assert life.is_over
+    assert life.failure is None

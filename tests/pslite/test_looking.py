@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import pslite
 from kv.remote_worker import RemoteWorker
 from pslite.cli import main
-from pslite.looking import dispatchers, most_used, scheduler_of, table_stats, total_stats
+from pslite.looking import dispatchers, lost, most_used, scheduler_of, table_stats, total_stats
 from pslite.rundir import RunDirectory
 from van.errors import ConfigError
 
@@ -52,6 +52,7 @@ def test_what_dispatchers_do_is_told_with_their_merge_ratio() -> None:
     facts = {
         "workers": [2, 3],
         "queue": 4,
+        "latency": 0.0123,
         "under_way": 1,
         "pushes": 20,
         "merges": 8,
@@ -59,6 +60,9 @@ def test_what_dispatchers_do_is_told_with_their_merge_ratio() -> None:
         "rows_out": 600,
         "cache_hits": 1,
         "cache_misses": 3,
+        "refreshed_rows": 50,
+        "unchanged_rows": 2_000,
+        "refresh_bytes_saved": 3 << 20,
         "flushes": {"all": 7, "interval": 1},
     }
 
@@ -67,8 +71,51 @@ def test_what_dispatchers_do_is_told_with_their_merge_ratio() -> None:
     assert heading.split()[:2] == ["dispatcher", "workers"]
     assert line.startswith("1           2, 3")
     assert "1.50" in line
+    assert "12.3 ms" in line
     assert "25.0 %" in line
+    assert "3.0 MiB" in line
     assert line.endswith("all: 7, interval: 1")
+
+
+def test_what_dispatchers_hold_of_a_table_is_told_with_it() -> None:
+    link = {"plain_nbytes": 4096, "nbytes": 1024, "messages": 3, "seconds": 0.2}
+    rows = {"rows": 64, "rows_sent": 64}
+    kept = {"rows": 7, "nbytes": 512, "magnitude": 1.25, "dropped_rows": 0}
+    user: dict[str, Any] = {
+        "name": "user",
+        "copied_rows": 30,
+        "copied_nbytes": 2048,
+        "cached_nbytes": 1024,
+        "compression": {
+            "dispatcher-server": link | rows,
+            "worker-dispatcher": link | rows | {"messages": 0},
+            "residuals": kept,
+        },
+    }
+    item = {"name": "item", "copied_rows": 0, "copied_nbytes": 0, "cached_nbytes": 0}
+    facts = {1: {"tables": [user, item]}}
+
+    text = table_stats({"user": [report()], "item": [report()]}, "user", facts).splitlines()
+
+    (holds,) = [line for line in text if line.startswith("dispatcher 1 holds of user: ")]
+    assert "copies of 30 rows (2.0 KiB), 1.0 KiB of the latest pulls" in holds
+    assert "7 rows (512 B), magnitudes of about 1.25" in holds
+    (coded,) = [line for line in text if line.startswith("compression of user at dispatcher 1")]
+    assert "dispatcher-server: 4.0 KiB as 1.0 KiB (-75.0 %)" in coded
+
+
+def test_what_a_dead_dispatcher_had_kept_back_is_told() -> None:
+    dispatcher, worker = 1 << 20, 9
+    said: list[tuple[int, dict[str, Any]]] = [
+        (dispatcher, {"kept_back": [1200, 0.5]}),
+        (dispatcher + 1, {"kept_back": [0, 0.0]}),
+        (worker, {"work": [1, 2]}),
+    ]
+
+    (line,) = lost(said)
+
+    assert line.startswith("dispatcher 0: ")
+    assert "1 200 rows" in line or "1,200 rows" in line
 
 
 def test_the_text_names_tables_rates_and_keys() -> None:

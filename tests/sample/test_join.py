@@ -37,7 +37,7 @@ def joined(raw: Path, out: Path, **options) -> list[dict[str, str]]:
 
 
 @given(rows=raw_logs, compat=st.booleans())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_join_equals_the_reference_on_awkward_logs(rows, compat):
     with tempfile.TemporaryDirectory() as folder:
         raw = write_raw(Path(folder) / "raw", rows)

@@ -60,11 +60,14 @@ def met_by(stranger: ZmqVan, address: str) -> HandshakeError:
 
 
 @contextmanager
-def raw_dealer(mine: Curve, address: str, routing_id: bytes = b"") -> Iterator[zmq.Socket[bytes]]:
+def raw_dealer(
+    mine: Curve | None, address: str, routing_id: bytes = b""
+) -> Iterator[zmq.Socket[bytes]]:
     """A socket with a node's keys and none of its manners."""
     context: zmq.Context[Any] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
-    mine.dial(dealer, address)
+    if mine is not None:
+        mine.dial(dealer, address)
     if routing_id:
         dealer.setsockopt(zmq.ROUTING_ID, routing_id)
     dealer.connect(place_of(address))
@@ -277,6 +280,31 @@ def test_a_worker_cannot_end_others_or_the_cluster(start_cluster: Start, keys: P
     victim.wait(table.push(KEYS, np.ones((5, 1))))
     assert (table.pull(KEYS) == -1).all()
     assert not thief.office.is_stopped
+
+
+def test_goodbyes_in_the_scheduler_s_name_leave_a_cluster_without_keys_as_it_is(
+    start_cluster: Start,
+) -> None:
+    cluster = start_cluster(None)
+    me, scheduler = cluster.workers[0].office, cluster.scheduler.nodes[1]
+    for node, control in ((cluster.server, Control.GOODBYE_DONE), (scheduler, Control.GOODBYE)):
+        office = cluster.scheduler if node is scheduler else cluster.server_office
+        seen: list[int] = []
+        receive = office.van.receiver
+
+        def spy(message: Message, seen: list[int] = seen, receive: Any = receive) -> None:
+            receive(message)
+            seen.append(message.meta.incarnation)
+
+        office.van.receiver = spy
+        meta = Meta(sender=1, recipient=node.id, incarnation=2**64 - 1, control=control)
+        meta.body = {"failure": None}
+        with raw_dealer(None, node.address) as dealer:
+            dealer.send_multipart(as_bytes(Message(meta)))
+            assert me.van.wait(lambda seen=seen: 2**64 - 1 in seen, LIMIT)
+
+    assert cluster.scheduler.view.gone == frozenset()
+    assert (table_of(cluster.workers[0]).pull(KEYS) == 0).all()  # and it ends as any, afterwards
 
 
 def test_an_observer_looks_with_its_own_key_and_cannot_join(

@@ -12,16 +12,18 @@ import kv.remote_worker
 from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.engine_table import BlockTable
-from kv.optimizers import SGD, Adam
+from kv.optimizers import SGD
 from kv.placement import SlotMap, slot_of
 from kv.remote_worker import RemoteWorker
 from kv.server import KVServer, KVServerDefaultHandle
 from kv.store.blocks import Blocks
 from kv.table_server import TableServer
+from kv.tables import RemoteSparseTable
 from kv.worker import KVWorker
 from postoffice.head import SchedulerOffice
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.resending import Resend
+from tests.kv.training import train
 from tests.postoffice.nodes import run_nodes
 from van.faults import FaultPlan, Faults
 from van.loopback import LoopbackNetwork
@@ -103,29 +105,21 @@ def test_pushes_of_ones_add_up_whatever_the_network_does(seed: int) -> None:
         np.testing.assert_array_equal(array, -24)
 
 
-def train(worker: RemoteWorker, steps: int) -> bytes:
-    table = worker.sparse_table("emb", 2, optimizer=Adam(lr=0.1))
-    dense = worker.dense_table("bias", [4100], optimizer=Adam(lr=0.1))
-    rng = np.random.default_rng(worker.rank)
-    for step in range(steps):
-        keys = rng.integers(0, 9, size=rng.integers(0, 6))
-        rows, bias = worker.pull_many([(table, keys), dense])
-        worker.push_many(
-            [(table, keys, rows * 0.3 + rng.normal(size=rows.shape)), (dense, bias + step)]
-        )
-        table.push(np.arange(step), np.full((step, 2), 0.5))
-        worker.step()
+def train_and_meet(worker: RemoteWorker) -> bytes:
+    """After each step all meet; what the next one pulls is asked for before."""
+
+    def meet(table: RemoteSparseTable, step: int) -> None:
         table.prefetch(np.arange(5))
         worker.barrier(f"{step}")
         table.pull(np.arange(5))
-    worker.barrier()
-    return table.pull(np.arange(9), create=False).tobytes() + dense.pull().tobytes()
+
+    return train(worker, 4, meet)
 
 
 @pytest.fixture(scope="module")
 def expected_bits() -> bytes:
     digests: list[bytes] = []
-    Job(0, Faults()).run(2, 2, "sync", lambda worker: digests.append(train(worker, 4)))
+    Job(0, Faults()).run(2, 2, "sync", lambda worker: digests.append(train_and_meet(worker)))
     assert len(set(digests)) == 1
     return digests[0]
 
@@ -143,7 +137,7 @@ def test_rounds_give_the_same_bits_whatever_the_network_does(
         2,
         2,
         "sync",
-        lambda worker: digests.append(train(worker, 4)),
+        lambda worker: digests.append(train_and_meet(worker)),
         piece=30,
         key_cache=key_cache,
         key_deltas="on",

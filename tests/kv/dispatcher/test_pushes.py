@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from kv.dispatcher.config import DispatcherConfig
-from kv.optimizers import SGD, Adam
+from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from tests.kv.dispatcher.tier import SEEDS, Tier, storm
+from tests.kv.training import train
 
 KEYS = np.arange(20, dtype=np.uint64)
 
@@ -77,22 +78,6 @@ def test_no_push_is_lost_or_counted_twice_when_a_dispatcher_dies(seed: int, mode
     assert len(seen) == 3
     if not calm:
         check_ones(seen, 24)
-
-
-def train(worker: RemoteWorker, steps: int) -> bytes:
-    table = worker.sparse_table("emb", 2, optimizer=Adam(lr=0.1))
-    dense = worker.dense_table("bias", [4100], optimizer=Adam(lr=0.1))
-    rng = np.random.default_rng(worker.rank)
-    for step in range(steps):
-        keys = rng.integers(0, 9, size=rng.integers(0, 6))
-        rows, bias = worker.pull_many([(table, keys), dense])
-        grads = rows * 0.3 + rng.normal(size=rows.shape)
-        worker.push_many([(table, keys, grads), (dense, bias + step)])
-        table.push(np.arange(step), np.full((step, 2), 0.1))
-        worker.step()
-    worker.finish()
-    worker.barrier()
-    return table.pull(np.arange(9), create=False).tobytes() + dense.pull().tobytes()
 
 
 def digests(tier: Tier) -> list[bytes]:

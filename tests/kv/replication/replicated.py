@@ -55,7 +55,9 @@ class Replicated:
             workers=workers,
             dispatchers=dispatchers,
             scheduler="scheduler",
-            failures=FailurePolicy(on_server="restart", on_worker=on_worker),
+            failures=FailurePolicy(
+                on_server="restart", on_worker=on_worker, on_dispatcher="restart"
+            ),
         )
         self.max_staleness: int | None = None  # of servers that start from here on
         self.servers: dict[int, Replicator] = {}

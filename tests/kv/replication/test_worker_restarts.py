@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,8 +19,17 @@ KEYS = np.arange(40, dtype=np.uint64)
 STEPS = 8
 
 
-def train(worker: RemoteWorker, began: list[int] | None = None) -> bytes:
-    """Train with data that follow from rank and step; the values at the end."""
+def train(
+    worker: RemoteWorker,
+    began: list[int] | None = None,
+    amid: Callable[[int], None] = lambda step: None,
+) -> bytes:
+    """Train with data that follow from rank and step; the values at the end.
+
+    Args:
+        began: gets the step that it begins at.
+        amid: called when all is pushed in a step, which has not ended.
+    """
     table = worker.sparse_table("t", 2, optimizer=Adam(lr=0.1))
     dense = worker.dense_table("d", (9000,), optimizer=Adam(lr=0.1))
     if began is not None:
@@ -30,6 +40,7 @@ def train(worker: RemoteWorker, began: list[int] | None = None) -> bytes:
         rows, array = worker.pull_many([(table, keys), dense])
         worker.push_many([(table, keys, 0.3 * rows + 0.1), (dense, 0.5 * array - 1)])
         table.push(keys[:3], np.ones((3, 2)))
+        amid(step)
         worker.step()
     worker.finish()
     worker.barrier()
