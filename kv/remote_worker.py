@@ -25,6 +25,7 @@ from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
+from kv.dispatcher.changing import Changing
 from kv.dispatcher.way import (
     THROUGH,
     Way,
@@ -127,14 +128,22 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._steps, self._may_move = 0, may_move
         self.is_deterministic = is_deterministic
         self._defined: dict[int, set[tuple[int, int]]] = {}  # table -> servers' lives that know it
+        self._specs: dict[int, TableSpec] = {}
         self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
         self.max_staleness = max_staleness
         self._stale: StalePushes | None = None
+        self._retries: StalePushes | None = None
         self.way = Way(office)
-        if max_staleness is not None and not self.way.is_open:  # a dispatcher tries again itself
-            self._stale = StalePushes(self._customer, office.van, retry, seed)
+        self._changing: Changing | None = None
+        if self.way.is_open:
+            self._changing = Changing(office, self._customer, self.way, self._introduction)
+        self._between_steps = 0  # requests when the last step ended
+        if max_staleness is not None:
+            self._retries = StalePushes(self._customer, office.van, retry, seed)
+            if not self.way.is_open:  # a dispatcher tries again itself
+                self._stale = self._retries
         self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
-        self._rests = self._has_begun = False
+        self._rests = self._has_begun = self._has_finished = False
         self._newest = SlotMap.even(max(1, office.shape.servers))
         self.slots = THROUGH if self.way.is_open else self._newest
         office.on_view.append(self._see)
@@ -175,6 +184,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self._begin()
         self.ask_all(Command.DEFINE, body=spec.to_dict())
         self._defined[table_id(spec.name)] = self._lives(self._servers())
+        self._specs[table_id(spec.name)] = spec
         if spec.mode is not None and spec.mode.counts_steps and not self._has_rounds:
             self._has_rounds = True
             if self._steps:  # those before the first table with rounds were not said
@@ -227,6 +237,28 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if self._newest is not self.slots and not self.way.is_open:
             self.slots, self._lines = self._newest, None
             self._cut_before = self._customer.requests
+            self._stale = self._retries
+
+    def _change_way(self) -> None:
+        """Before a request is made: go the way that is wanted now, where one may.
+
+        Where steps are counted that is between two of them: the pushes of one go one way.
+        """
+        assert self._changing is not None
+        if self._has_rounds and self._customer.requests != self._between_steps:
+            return
+        self._changing.change()
+        self.slots = THROUGH if self.way.is_open else self._newest
+        self._lines, self._stale = None, None if self.way.is_open else self._retries
+        self._between_steps = self._customer.requests
+
+    def _introduction(self) -> dict[str, Any]:
+        """What a dispatcher must know of this worker."""
+        return {
+            "step": self._steps,
+            "rests": self._rests or self._has_finished,
+            "tables": [spec.to_dict() for spec in self._specs.values()],
+        }
 
     def _keep_order(self) -> None:
         """Wait until what comes next cannot overtake a push that goes another way.
@@ -261,6 +293,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                 self.counts["prefetch_used"] += 1
                 self._take(found)
                 return found.values_for(wanted)
+        if self._changing is not None and self.way.is_changing:
+            self._change_way()
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority)
         try:
@@ -287,6 +321,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if self.is_deterministic and self.num_workers > 1:
             problem = "what it brings depends on when servers answer; pull, or do without it"
             raise SettingError("prefetch in a job with [run] deterministic", problem)
+        if self._changing is not None and self.way.is_changing:
+            self._change_way()
         wanted = [wanted_of(read).unique() for read in reads]
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority, is_quiet=True)
@@ -300,6 +336,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
     ) -> PulledAhead:
         """Start a pull for the step that is `steps` after this one; see `kv.protocols.Worker`."""
+        if self._changing is not None and self.way.is_changing:
+            self._change_way()
         given = [wanted_of(read) for read in reads]
         wanted = [read.unique() for read in given]
         pull = Pull([self._read(read) for read in wanted])
@@ -361,6 +399,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         try:
             if clipping is not None:
                 writes = clipping.clipped(writes)
+            if self._changing is not None and self.way.is_changing:
+                self._change_way()
             return self._start_push(_wanted_by(writes), writes, weight, priority)
         except NonFiniteError as error:
             raise self._unsent(error, writes) from None
@@ -383,6 +423,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, wanted: Sequence[Wanted], writes: Sequence[Write], weight: float, priority: int
     ) -> list[Values]:
         """What tables call: write, and read what they have prepared."""
+        if self._changing is not None and self.way.is_changing:
+            self._change_way()
         pull = Pull([self._read(read) for read in wanted])
         try:
             request = self._start_push(wanted, writes, weight, priority, pull)
@@ -572,6 +614,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
         self._let_pushes_arrive()
+        if self._changing is not None and self.way.is_changing:
+            self._change_way()
         question = Question(command, Flag.PUSH, [wanted.table.id], self._steps, self.slots)
         if values is None:
             request = self._ask(question, [self._read(wanted)], finish=unfolded)
@@ -744,6 +788,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             before = self._pushes_under_way()
             flags, body = Flag.PUSH | Flag.EVERYWHERE, {"clock": self._steps}
             self._tell(Command.STEP, flags, self._servers(), body=body, before=before)
+            self._between_steps = self._customer.requests
         self._steps += 1
         self._customer.raise_failed()
 
@@ -751,6 +796,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         """This worker pushes no more and nobody waits for its steps; it may still pull."""
         self._customer.wait_all()
         self.ask_all(Command.FINISH)
+        self._has_finished = True
 
     def rest(self) -> None:
         """Nobody waits for this worker's steps from now on, though it may push and step again.

@@ -19,8 +19,13 @@
     CHANGED    -                          start, count, since,  keys, values; next, until in body
                                           until
     UNSENT     -                          count                 -
+    JOIN       -                          step, rests, tables   -
+    LEAVE      -                          -                     -
 
 PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
+
+JOIN and LEAVE are said to dispatchers only: a worker goes through that one from now on, with its
+steps done, whether nobody waits for it, and the definitions of its tables; or it does so no more.
 
 UNSENT tells of pushes that a worker did not send because their gradients were no numbers.
 
@@ -82,6 +87,8 @@ class Command(IntEnum):
     CHANGED = 14
     BEGIN = 15
     UNSENT = 16
+    JOIN = 17
+    LEAVE = 18
 
 
 WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)

@@ -101,6 +101,20 @@ class Progress:
         self.lost[rank] |= is_new
         return is_new
 
+    def await_again(self, rank: int, steps: int) -> None:
+        """Worker `rank`, whom nobody waited for here, is waited for again, with its steps done.
+
+        Raises:
+            RankError: no such worker.
+        """
+        self.check_rank(rank)
+        with self._lock:
+            self.active += self.finished[rank]
+            self.finished[rank] = self.lost[rank] = False
+            self.completed[rank] = max(steps, self.completed[rank])
+            self._at_slowest = 0
+            self._note(rank)
+
     def resume(self, completed: list[int]) -> None:
         """Go on from where a job was: steps by rank, of workers that have just begun.
 

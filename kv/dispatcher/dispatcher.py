@@ -40,6 +40,7 @@ from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
 from kv.retrying import Retry
 from kv.server import error_answer
+from kv.spec import TableSpec
 from kv.table_protocol import WITH_KEYS, WITH_VALUES, Command
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
@@ -109,8 +110,11 @@ class Dispatcher:
             Command.PULL: self._pull,
             Command.STEP: self._step,
             Command.FINISH: self._finish,
+            Command.JOIN: self._join,
+            Command.LEAVE: self._leave,
         }
         self._has_begun = False
+        self._mine: set[int] = set()
         office.on_view.append(self._see)
         office.queries.offer("dispatcher", self.facts)
 
@@ -140,20 +144,20 @@ class Dispatcher:
     @property
     def workers(self) -> list[int]:
         """The ranks of this dispatcher's workers."""
-        shape = self.office.shape
-        return workers_of(self.office.rank, shape.workers, shape.dispatchers)
+        return sorted(self._mine)
 
     @property
     def _active(self) -> set[int]:
         """Those that may still push."""
-        return {rank for rank in self.workers if not self._progress.finished[rank]}
+        return {rank for rank in self._mine if not self._progress.finished[rank]}
 
     def _begin(self) -> None:
         """The node has a rank: nobody waits here for the workers of others."""
         self._has_begun = True
-        mine = set(self.workers)
+        shape = self.office.shape
+        self._mine = set(workers_of(self.office.rank, shape.workers, shape.dispatchers))
         for rank in range(self._progress.num_workers):
-            if rank not in mine:
+            if rank not in self._mine:
                 self._progress.finish(rank)
         self.office.van.every(self.config.flush_interval / 2, self._tick)
 
@@ -444,6 +448,29 @@ class Dispatcher:
     def _lose_finished(self, rank: int) -> None:
         if self._progress.finish(rank):
             self._look_at_all()
+
+    # -- workers that come and go (`kv.dispatcher.changing`) ------------------------------------
+
+    def _join(self, message: Message) -> None:
+        """A worker comes, its pushes answered: it gets no row that was asked for before."""
+        rank, body = role_and_rank(message.meta.sender)[1], message.meta.body
+        for packed in body["tables"]:
+            self.tables.add(TableSpec.from_dict(packed))
+        self._mine.add(rank)
+        if not body["rests"]:
+            self._progress.await_again(rank, int(body["step"]))
+        self._pushed_at[rank] = self.office.van.now()
+        self._answer(message, Message(answer_to(message.meta)))
+
+    def _leave(self, message: Message) -> None:
+        """A worker goes, with all its pushes answered: nobody here waits for it."""
+        rank = role_and_rank(message.meta.sender)[1]
+        self._mine.discard(rank)
+        self._progress.lose(rank)
+        self._answer(message, Message(answer_to(message.meta)))
+        self._look_at_all()
+        self._pairs.drop_rounds(self._progress.slowest())
+        self._say_steps()
 
     # -- answers -------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """A worker's way to its tables: through its dispatcher and, once that life is over, to the servers.
 
 A push that a dispatcher was given goes to the servers only when its life is fenced, and what went
-direct is never given to a dispatcher (docs/requests.md, rule 5). So a way that has closed stays
-closed: the worker asks the servers itself from then on.
+direct is never given to a dispatcher (docs/requests.md, rule 5). So nobody goes back to a
+dispatcher of which a life has ended: the worker asks the servers itself from then on, unless the
+scheduler gives it another dispatcher.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ DIRECT = 2  # the piece of a request without rows that goes to servers in a disp
 class Way:
     """Whether and how a worker goes through a dispatcher.
 
+    Which one the rule says, or the view where the scheduler has moved the worker. A dispatcher that
+    has too much to do may ask its workers to go past it for a while. What is `wanted` may change at
+    any moment; what is used changes when `kv.dispatcher.changing` takes the worker there, or its
+    dispatcher dies.
+
     Args:
         office: the worker's node, perhaps not started.
 
@@ -38,22 +44,72 @@ class Way:
     def __init__(self, office: Postoffice) -> None:
         self._office = office
         self.is_open = office.shape.dispatchers > 0
+        self._used: int | None = None  # None: as the rule says
+        self._over: set[int] = set()  # dispatchers of which a life has ended: nobody goes there
+        self._asked: dict[int, tuple[int, bool]] = {}  # by dispatcher: number, and whether to spill
 
     @property
     def node(self) -> int:
-        """The id of this worker's dispatcher; once the node has started."""
-        shape = self._office.shape
-        rank = dispatcher_of(self._office.rank, shape.workers, shape.dispatchers)
+        """The id of the dispatcher that this worker uses, or did; once the node has started."""
+        rank = self._home if self._used is None else self._used
         return node_id(Role.DISPATCHER, rank)
+
+    @property
+    def _home(self) -> int:
+        shape = self._office.shape
+        return dispatcher_of(self._office.rank, shape.workers, shape.dispatchers)
+
+    @property
+    def wanted(self) -> int | None:
+        """The id of the dispatcher to be used from now on; None: the servers themselves."""
+        office = self._office
+        node = node_id(Role.DISPATCHER, office.view.ways.get(office.node_id, self._home))
+        if not self.is_there(node):
+            return None
+        _, spills = self._asked.get(node, (0, False))
+        return None if spills else node
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether another way is wanted than is used."""
+        return self.wanted != (self.node if self.is_open else None)
+
+    def is_there(self, dispatcher: int) -> bool:
+        """Whether a dispatcher lives, in its first life that was seen here, and has not left."""
+        office = self._office
+        is_known = dispatcher in office.nodes and dispatcher not in office.view.gone
+        return is_known and dispatcher not in self._over
 
     def see(self, old: ClusterView, new: ClusterView) -> None:
         """Close when the dispatcher has died, is another one than before, or has gone."""
-        if not self.is_open:
+        if not self._office.shape.dispatchers:
             return
-        before, now = old.nodes.get(self.node), new.nodes.get(self.node)
-        is_former = before is not None and now is not None and before.incarnation != now.incarnation
-        if now is None or is_former or now.id in new.gone:
+        for before in old.nodes.values():
+            now = new.nodes.get(before.id)
+            if before.role is Role.DISPATCHER and (
+                now is None or now.incarnation != before.incarnation
+            ):
+                self._over.add(before.id)
+        if self.is_open and (
+            self.node in self._over or self.node in new.gone or self.node not in new.nodes
+        ):
             self.is_open = False
+
+    def ask(self, dispatcher: int, number: int, spills: bool) -> None:
+        """A dispatcher asks this worker to go past it, or to come back; the last word counts.
+
+        Args:
+            dispatcher: who asks, in its only life that counts.
+            number: of the wish, which grows.
+        """
+        if number > self._asked.get(dispatcher, (0, False))[0]:
+            self._asked[dispatcher] = number, spills
+
+    def use(self, dispatcher: int | None) -> None:
+        """Requests go there from now on; None: to the servers."""
+        self.is_open = dispatcher is not None
+        if dispatcher is not None:
+            self._used = role_and_rank(dispatcher)[1]
 
 
 def is_dispatcher(node: int) -> bool:
