@@ -136,6 +136,7 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
+    from kv.dispatcher.balance_app import BalanceApp
     from kv.placement_app import PlacementApp
     from pslite.ordering import make_dealing, whole_at_signal
 
@@ -149,6 +150,8 @@ def _run_scheduler(settings: NodeSettings) -> None:
     desk = LeaseDesk(office, settings.run_dir, dealing=dealing)
     office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas, why_fixed(settings.job))
+    if settings.job.balance.is_used:
+        BalanceApp(office, settings.job.balance, settings.run_dir, settings.begins)
     if chaos is not None:
         chaos.watch(office)
     sync = settings.job.param_sync
@@ -264,6 +267,7 @@ def _run_dispatcher(settings: NodeSettings) -> None:
             job.param_sync.max_staleness,
             job.param_sync.retry,
             may_move=job.cluster.replicas > 0,
+            balance=job.balance,
         )
         if settings.run_dir is not None:
             office.before_goodbye.append(lambda: _note_facts(dispatcher, settings))

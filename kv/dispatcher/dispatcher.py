@@ -23,6 +23,8 @@ from kv.consistency.settings import Consistency
 from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.assignment import workers_of
+from kv.dispatcher.balance_config import BalanceConfig
+from kv.dispatcher.balancing import Balancer
 from kv.dispatcher.buffers import Buffer, Pair, Pairs, Place
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
@@ -66,6 +68,7 @@ class Dispatcher:
         key_cache: bytes of key lists remembered for each worker.
         key_deltas, max_staleness, retry: see `upstream.Servers`.
         may_move: rows may get another owner at any time.
+        balance: when it has too much to do.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Dispatcher:
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008
         may_move: bool = False,
+        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
     ) -> None:
         self.office, self.config, self._may_move = office, config, may_move
         self.tables = KnownTables()
@@ -96,6 +100,10 @@ class Dispatcher:
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self.measures = Measures(self._pairs, self.tables, office.van.now)
         self.measures.offer(office.metrics)
+        self.balancer: Balancer | None = None
+        if balance.overflow:
+            self.balancer = Balancer(office, balance, self.measures, lambda: self._active)
+        self._balance_every = balance.check_interval
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
         self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
         self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
@@ -160,12 +168,16 @@ class Dispatcher:
             if rank not in self._mine:
                 self._progress.finish(rank)
         self.office.van.every(self.config.flush_interval / 2, self._tick)
+        if self.balancer is not None:
+            self.office.van.every(self._balance_every, self._look_at_load)
 
     def _see(self, old: ClusterView, new: ClusterView) -> None:
         with self._lock:
             if not self._has_begun:
                 self._begin()
             self.servers.see(old, new)
+            if self.balancer is not None:
+                self.balancer.see()
             for server in self.servers.living():
                 self.office.reach(server)  # only this thread may make connections
             for node in sorted(new.dead - old.dead | new.gone - old.gone):
@@ -181,6 +193,11 @@ class Dispatcher:
                 if rank in pair.filling.workers:
                     pair.in_pieces |= pair.round is not None
             self._look_at_all()
+
+    def _look_at_load(self) -> None:
+        with self._lock:
+            assert self.balancer is not None
+            self.balancer.look()
 
     def _tick(self) -> None:
         with self._lock:
@@ -460,6 +477,8 @@ class Dispatcher:
         if not body["rests"]:
             self._progress.await_again(rank, int(body["step"]))
         self._pushed_at[rank] = self.office.van.now()
+        if self.balancer is not None:
+            self.balancer.joined(rank)
         self._answer(message, Message(answer_to(message.meta)))
 
     def _leave(self, message: Message) -> None:
@@ -520,6 +539,7 @@ class Dispatcher:
         with self._lock:
             return {
                 "workers": self.workers,
+                "spilled": [] if self.balancer is None else self.balancer.spilled,
                 "queue": self._pairs.waiting,
                 "latency": self.measures.mean,
                 "under_way": self._under_way,

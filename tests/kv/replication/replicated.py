@@ -73,9 +73,13 @@ class Replicated:
             self.network.van(), self.shape, incarnation=1, journal=self.journal
         )
         self.app = PlacementApp(office, self.replicas)
+        self._scheduler_apps(office)
         office.start()
         office.serve()
         office.finalize()
+
+    def _scheduler_apps(self, office: SchedulerOffice) -> None:
+        """Add what else is decided on the scheduler."""
 
     def kill_scheduler(self) -> None:
         """As kill -9 would: what its program does to clean up changes nothing."""
