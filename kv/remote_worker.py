@@ -25,6 +25,8 @@ from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
 from kv.defining import DefinesTables
+from kv.dispatcher.balance_config import BalanceConfig
+from kv.dispatcher.busy import BusyLink
 from kv.dispatcher.changing import Changing
 from kv.dispatcher.way import (
     THROUGH,
@@ -97,6 +99,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         is_deterministic: nothing that this worker gets may depend on timing: rows come by their
             keys, and there is no prefetch beside other workers.
         compression: the job's, of tables that name none.
+        balance: which of it only a busy link is to have.
 
     Attributes:
         encoders: what compresses gradients; its `stats` say what that saved.
@@ -118,6 +121,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         is_deterministic: bool = False,
         compression: Rules = NO_RULES,
+        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
     ) -> None:
         self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
@@ -160,6 +164,11 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
         self.encoders = Encoders(compression, self._customer.is_open)
+        if balance.when_busy:
+            self.encoders.compress_when_busy(balance.when_busy)
+            BusyLink(
+                office, balance, self.encoders.switch, lambda: self.counts["value_bytes_saved"]
+            )
 
     @property
     def rank(self) -> int:
@@ -471,7 +480,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _gradients(self, wanted: Wanted, values: Values) -> Writing | CodedWrite:
         write = self._write(wanted, values, "gradients")
         encoder = wanted.table.encoder
-        return write if encoder is None else CodedWrite(write, encoder, self.buffers)
+        if encoder is None or encoder.is_idle:
+            return write
+        return CodedWrite(write, encoder, self.buffers)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist

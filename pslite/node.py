@@ -213,6 +213,7 @@ def start_app(reference: str, office: Postoffice) -> None:
 
 def _run_server(settings: NodeSettings) -> None:
     from kv.checkpoint.server import CheckpointServer
+    from kv.dispatcher.busy import BusyLink
     from kv.executor import threads_of
     from kv.replay.rules import checking
     from kv.replication.replicator import Replicator
@@ -236,6 +237,10 @@ def _run_server(settings: NodeSettings) -> None:
             order,
             **chosen,
         )
+        if job.balance.when_busy:
+            unpacker = tables.unpacker
+            unpacker.compress_when_busy(job.balance.when_busy)
+            BusyLink(office, job.balance, unpacker.switch, unpacker.saved)
         run = settings.run_dir
         CheckpointServer(
             office,

@@ -9,6 +9,8 @@ import numpy as np
 
 from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
+from kv.dispatcher.balance_config import BalanceConfig
+from kv.dispatcher.busy import BusyLink
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
 from kv.replication.replicator import Replicator
@@ -57,6 +59,7 @@ class Replicated:
             scheduler="scheduler",
             failures=FailurePolicy(on_server="restart", on_worker=on_worker),
         )
+        self.balance = BalanceConfig()
         self.max_staleness: int | None = None  # of servers that start from here on
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
@@ -102,6 +105,9 @@ class Replicated:
         def run() -> None:
             office = self._office(Role.SERVER, rank)
             tables = TableServer(office, self.mode, seed=4, max_staleness=self.max_staleness)
+            if self.balance.when_busy:
+                tables.unpacker.compress_when_busy(self.balance.when_busy)
+                BusyLink(office, self.balance, tables.unpacker.switch, tables.unpacker.saved)
             self.servers[rank] = Replicator(tables, timeout=0.5)
             office.start()
             office.serve()
@@ -119,6 +125,7 @@ class Replicated:
                 seed=4,
                 may_move=self.replicas > 0,
                 compression=self.compression,
+                balance=self.balance,
             )
             office.start()
             program(worker)
