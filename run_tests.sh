@@ -8,12 +8,13 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 Usage: ./run_tests.sh [PYTEST ARGUMENTS]
 
 Makes a virtual environment in .venv (or PSLITE_VENV), installs the project with all its extras
-into it, and runs the tests. A second run starts at once. Paths in the arguments count from the
-project's folder.
+into it, and runs the tests, as many files at a time as there are cores (4 at most). A second run
+starts at once. Paths in the arguments count from the project's folder.
 
 Examples:
   ./run_tests.sh
   ./run_tests.sh tests/pslite -x
+  ./run_tests.sh -n 0 tests/kv/test_store.py --pdb      # in one process, as a debugger needs it
   ./run_tests.sh -m slow
   ./run_tests.sh tests/kv --hypothesis-profile=thorough
 
@@ -26,4 +27,11 @@ fi
 . "$root/scripts/venv.sh"
 prepare_venv
 cd -- "$root"
-exec "$venv/bin/python" -m pytest "$@"
+# Processes share the files of tests, unless single files are asked for.
+parallel=(-n logical --maxprocesses 4 --dist loadfile)
+for argument; do
+    if [[ -f ${argument%%::*} ]]; then parallel=(); fi
+done
+# Nodes are processes: each of them would otherwise translate the whole source anew.
+unset PYTHONDONTWRITEBYTECODE
+exec "$venv/bin/python" -m pytest "${parallel[@]}" "$@"

@@ -391,7 +391,7 @@ class Customer:
 
     def due(self, now: float) -> list[Message]:
         """What is to be sent again at `now`."""
-        due = self.resending.due(self.unanswered(), now)
+        due = self.resending.due(self.unanswered(), now, self._next)
         if due:
             oldest = self.oldest
             for message in due:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from pslite.config import JobConfig
 from pslite.prepare import preparation
-from tests.jobs import ROOT, free_port, run_here
+from tests.jobs import ROOT, environment, free_port
 
 # The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,17 +29,23 @@ _LIMIT = 60.0  # seconds for a server to answer
 _CLUSTERS = ("apps", "chaos", "kv", "pslite", "security")  # packages whose tests run some
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled(request: pytest.FixtureRequest) -> None:
-    """All kernels are compiled before a cluster starts, whose nodes would fall silent meanwhile."""
-    if any(
-        item.path.is_relative_to(ROOT / "tests" / name)
-        for item in request.session.items
-        for name in _CLUSTERS
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile all kernels before a cluster starts, whose nodes would fall silent meanwhile.
+
+    Not in a fixture: on a slow machine it takes longer than any test may, and would fail them all.
+    """
+    folders = [ROOT / "tests" / name for name in _CLUSTERS]
+    if session.config.option.collectonly or not any(
+        item.path.is_relative_to(folder) for item in session.items for folder in folders
     ):
+        return
+    with open(__file__) as lock:  # of several processes that test at once one compiles
+        fcntl.flock(lock, fcntl.LOCK_EX)
         arguments = preparation(JobConfig(), os.environ)
         if arguments:
-            run_here(ROOT, [sys.executable, "-m", "pslite.prepare", *arguments]).check_returncode()
+            command = [sys.executable, "-m", "pslite.prepare", *arguments]
+            # What cannot be compiled fails the tests that need it, which say more.
+            subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, check=False)
 
 
 @pytest.fixture

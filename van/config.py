@@ -35,7 +35,7 @@ class VanConfig:
     half_open: int = 256  # peers that may be in their handshakes at once; others are turned away
     spin: Seconds = 100e-6  # looking for a message of the local lane before sleeping; 0: never
     resend: Literal["on", "off"] = "on"  # send again what nobody has answered; off: never
-    resend_timeout: Seconds = 1.0  # until it goes again; the n-th wait lasts n times as long
+    resend_timeout: Seconds = 1.0  # until it goes again, at most: sooner where answers come soon
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class LogSender(Generic[R]):
     """
 
     def __init__(
-        self, timeout: float = 1.0, window: int = WINDOW, window_nbytes: int = WINDOW_NBYTES
+        self, timeout: float = 0.3, window: int = WINDOW, window_nbytes: int = WINDOW_NBYTES
     ) -> None:
         self.timeout, self.window, self.window_nbytes = timeout, window, window_nbytes
         self.last = 0  # number of the newest record

@@ -79,7 +79,7 @@ class Outgoing:
         engine: Engine,
         send: Callable[[Peer, int, Record], None],
         now: Callable[[], float],
-        timeout: float = 1.0,
+        timeout: float = 0.3,
     ) -> None:
         self.engine = engine
         self._send, self._now, self._timeout = send, now, timeout

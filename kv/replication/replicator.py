@@ -58,7 +58,7 @@ class Replicator:
         timeout: seconds without an acknowledgement before records are sent again.
     """
 
-    def __init__(self, tables: TableServer, timeout: float = 1.0) -> None:
+    def __init__(self, tables: TableServer, timeout: float = 0.3) -> None:
         self.tables, self.office, self.timeout = tables, tables.office, timeout
         self.engine, self.executor, self.desk = tables.engine, tables.executor, tables.desk
         self.out = Outgoing(self.engine, self._send_record, self.office.van.now, timeout)

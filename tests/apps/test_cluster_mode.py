@@ -117,6 +117,7 @@ def run(folder: Path, mode: str, *more: str) -> Any:
     return CliRunner().invoke(main, [*args, *settings])
 
 
+@pytest.mark.slow
 def test_a_worker_process_that_fails_ends_the_run(folder: Path) -> None:
     explode = ["optimizer.optimizer=sgd", "optimizer.learning_rate=1e30"]
 

@@ -313,6 +313,7 @@ def read_figures(run: Path) -> dict[str, Any]:
     return read_metrics(RunFolder(path=run))
 
 
+@pytest.mark.slow
 def test_a_cluster_of_processes_says_the_line(
     tmp_path: Path, generate: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,9 +78,10 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert one[figure] == other[figure], figure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "optimizer"),
-    [pytest.param("fnn", "adagrad", marks=pytest.mark.slow), ("dssm", "adam")],
+    [("fnn", "adagrad"), ("dssm", "adam")],
 )
 def test_one_worker_through_the_cluster_equals_local_mode_step_by_step(
     train: Train, model: str, optimizer: str

@@ -81,6 +81,7 @@ def test_a_killed_worker_ends_the_job_with_its_name_and_code(chaos_job: ChaosJob
     assert ended.report["exit_code"] == ended.code
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_and_returns_leaves_a_ledger_that_balances(
     chaos_job: ChaosJob,
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_killed_server_with_a_copy_loses_no_push(chaos_job: ChaosJob) -> None:
     assert ended.seen("view", "worker 0")
 
 
+@pytest.mark.slow
 def test_what_the_launcher_sees_end_is_dead_at_once_whatever_the_time_out(
     chaos_job: ChaosJob,
 ) -> None:
@@ -137,6 +139,7 @@ def test_what_the_launcher_sees_end_is_dead_at_once_whatever_the_time_out(
     assert ended.seen("view", "worker 0")
 
 
+@pytest.mark.slow
 def test_a_killed_server_without_a_copy_ends_the_job_with_its_name_and_that_of_the_checkpoint(
     chaos_job: ChaosJob,
 ) -> None:
@@ -150,6 +153,7 @@ def test_a_killed_server_without_a_copy_ends_the_job_with_its_name_and_that_of_t
     assert "the last good checkpoint is ckpt-000001 in own; the job goes on" in ended.err
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: ChaosJob) -> None:
     journal = "cluster.journal=journal"
     ended = chaos_job(ONES, "restart scheduler@barrier+300ms", journal, servers=1)
@@ -158,6 +162,7 @@ def test_a_scheduler_that_is_killed_and_returns_finds_its_cluster(chaos_job: Cha
     assert [seen["node"] for seen in ended.seen("started")] == ["scheduler"]
 
 
+@pytest.mark.slow
 def test_a_server_that_stands_still_for_a_second_is_waited_for(chaos_job: ChaosJob) -> None:
     ended = chaos_job(ONES, "stop server@barrier+300ms for 1s", servers=1, workers=1)
 

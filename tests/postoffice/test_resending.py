@@ -13,7 +13,7 @@ from postoffice.node import Node, Role
 from postoffice.resending import Resend, Resending
 from postoffice.view import ClusterView
 from van.errors import PsliteError
-from van.message import Kind, Message, Meta, answer_to
+from van.message import Flag, Kind, Message, Meta, answer_to
 
 PLACE = (0, 8, 1)
 
@@ -34,6 +34,62 @@ def test_each_wait_is_longer_than_the_one_before_up_to_the_longest() -> None:
     resending = Resending(Resend(timeout=1.0, longest=3.0))
 
     assert sent_at(resending, small(), quarters(16)) == [1.0, 3.0, 6.0, 9.0, 12.0, 15.0]
+
+
+def answered_after(resending: Resending, took: float, times: int, message: Message) -> None:
+    """So many messages that were answered so soon."""
+    for n in range(times):
+        resending.due([((n, 8, 1), message)], n)
+        resending.due([], n + took)
+
+
+def test_the_first_wait_follows_how_long_answers_took() -> None:
+    resending = Resending(Resend(timeout=1.0, shortest=0.1))
+    assert resending.patience(is_pull=False) == 1.0
+
+    answered_after(resending, 0.002, 40, small())
+    assert resending.patience(is_pull=False) == 0.1
+    assert sent_at(resending, small(), [0.0, 0.09, 0.11, 0.3, 0.32]) == [0.11, 0.32]
+    resending.due([], 0.4)  # nobody knows which of the three was answered
+    assert resending.patience(is_pull=False) == pytest.approx(0.45)
+
+    answered_after(resending, 0.3, 1, small())
+    assert resending.patience(is_pull=False) == pytest.approx(0.65)
+    answered_after(resending, 5.0, 1, small())
+    assert resending.patience(is_pull=False) == 1.0
+
+
+def test_requests_that_no_look_sees_were_answered_soon() -> None:
+    resending = Resending(Resend(timeout=1.0, shortest=0.1))
+    answered_after(resending, 5.0, 1, small())
+
+    resending.due([], 6.0, made=10)
+    later = resending.patience(is_pull=False)
+    resending.due([], 6.1, made=50)
+
+    assert 0.1 < later < 0.5
+    assert resending.patience(is_pull=False) == 0.1
+
+
+def test_pulls_that_a_mode_holds_do_not_slow_down_the_resending_of_pushes() -> None:
+    resending = Resending(Resend(timeout=1.0, shortest=0.1))
+    answered_after(resending, 0.002, 40, small())
+
+    answered_after(resending, 0.9, 3, Message(Meta(flags=Flag.PULL, recipient=8)))
+
+    assert resending.patience(is_pull=True) == 1.0
+    assert resending.patience(is_pull=False) == 0.1
+
+
+def test_what_was_held_and_answered_late_counts_from_its_beginning() -> None:
+    resending = Resending(Resend(timeout=9.0, shortest=0.1))
+    answered_after(resending, 0.002, 60, small())
+
+    resending.due([(PLACE, small())], 0.0)
+    resending.hold(PLACE, 0.2)
+    resending.due([], 2.0)
+
+    assert resending.patience(is_pull=False) == pytest.approx(4.05)
 
 
 def test_a_large_message_gets_the_time_to_cross_the_network() -> None:

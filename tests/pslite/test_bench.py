@@ -321,13 +321,14 @@ def test_a_mistake_is_said_at_once(options: list[str], problem: str) -> None:
     assert problem in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "only",
     [
         ["lookups"],
-        pytest.param(["dense"], marks=pytest.mark.slow),
-        pytest.param(["start", "efficiency", "optimisers"], marks=pytest.mark.slow),
-        pytest.param(["repeats", "scale"], marks=pytest.mark.slow),
+        ["dense"],
+        ["start", "efficiency", "optimisers"],
+        ["repeats", "scale"],
     ],
 )
 def test_a_quick_run_of_some_workloads_leaves_no_file_behind(

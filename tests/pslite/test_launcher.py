@@ -25,6 +25,7 @@ from pslite.environ import from_environ
 from pslite.guard import GRACE
 from pslite.launcher import LaunchOptions, check_size, resolve_command, run_local
 from pslite.rundir import RunDirectory, how_ended, read_cluster
+from tests.jobs import PROMISED, SLOWNESS
 from van.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -498,21 +499,19 @@ def test_a_signal_to_the_launcher_ends_every_process_within_five_seconds(
         code = job.process.wait(PATIENCE)
 
         assert code == 128 + signum
-        assert time.monotonic() - begun < 5.0
+        assert time.monotonic() - begun < PROMISED * SLOWNESS
         assert [process for process in family if is_running(process.pid)] == []
         assert f"the launcher got {signum.name}" in (job.process.stdout or io.StringIO()).read()
 
 
 def test_a_second_signal_kills_at_once() -> None:
-    with Launcher(STUBBORN, workers=1) as job:
+    with Launcher(STUBBORN, workers=1, grace=2 * PATIENCE) as job:
         job.read_until("[worker 0] ready")
-        begun = time.monotonic()
 
         job.process.send_signal(signal.SIGINT)
         job.process.send_signal(signal.SIGTERM)
 
         assert job.process.wait(PATIENCE) in (130, 143)
-        assert time.monotonic() - begun < 2.5
 
 
 def test_a_hangup_that_was_ignored_from_the_start_stays_ignored() -> None:
@@ -539,21 +538,23 @@ def test_no_process_outlives_a_killed_launcher() -> None:
 
 @pytest.mark.parametrize("hook", ["DOUBLE_SCHEDULER", "DOUBLE_SERVER"])
 def test_no_process_outlives_a_launcher_killed_between_two_starts(
-    hook: str, monkeypatch: pytest.MonkeyPatch
+    hook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DOUBLE_OF", str(tmp_path))
     monkeypatch.setenv(hook, "import os; os.kill(os.getppid(), signal.SIGKILL); signal.pause()")
 
     with Launcher("signal.pause()", servers=8, workers=8) as job:
         assert job.process.wait(PATIENCE) == -signal.SIGKILL
 
-    started = [process for process in psutil.process_iter() if runs_a_double(process)]
+    started = [process for process in psutil.process_iter() if is_of(process, tmp_path)]
     _, alive = psutil.wait_procs(started, timeout=PATIENCE)
     assert [process for process in alive if is_running(process.pid)] == []
 
 
-def runs_a_double(process: psutil.Process) -> bool:
+def is_of(process: psutil.Process, test: Path) -> bool:
+    """Other tests may run at the same time."""
     try:
-        return DOUBLE[1] in process.cmdline()
+        return process.environ().get("DOUBLE_OF") == str(test)
     except psutil.Error:
         return False
 
@@ -561,12 +562,11 @@ def runs_a_double(process: psutil.Process) -> bool:
 def test_a_reader_who_pauses_does_not_keep_a_signal_from_ending_the_job() -> None:
     with Launcher("print('ready')\nwhile True: print('x' * 10_000)") as job:
         job.read_until("[worker 0] ready")
-        family, begun = job.family(), time.monotonic()
+        family = job.family()
 
         job.process.send_signal(signal.SIGTERM)  # and nobody reads the flood
 
         assert job.process.wait(PATIENCE) == 143
-        assert time.monotonic() - begun < 5.0
         assert [process for process in family if is_running(process.pid)] == []
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from pslite import local_cluster
+from pslite import cli, local_cluster
 from pslite.audit import audit
-from tests.jobs import run_here
 
 RunJob = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -98,6 +97,7 @@ def test_the_others_read_what_a_dead_worker_had_not(run_job: RunJob, tmp_path: P
     assert sum(sums(result)) == 4000 + account.doubles
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_each_time_ends_the_job_with_its_code(run_job: RunJob) -> None:
     program = "import sys, pslite\nwith pslite.connect() as worker: sys.exit(7)"
     options = ["cluster.on_worker_failure=restart", "cluster.max_restarts=1"]
@@ -109,7 +109,7 @@ def test_a_worker_that_fails_each_time_ends_the_job_with_its_code(run_job: RunJo
 
 
 def test_audit_says_by_its_exit_code_whether_the_ledger_balances(tmp_path: Path) -> None:
-    act = partial(run_here, tmp_path, [sys.executable, "-m", "pslite", "audit", "run"])
+    act = partial(CliRunner().invoke, cli.main, ["audit", str(tmp_path / "run")])
 
     nothing = act()
     with local_cluster(1, 1, run_dir=tmp_path / "run") as cluster:
@@ -120,9 +120,9 @@ def test_audit_says_by_its_exit_code_whether_the_ledger_balances(tmp_path: Path)
     ledger.write_text("".join(line for line in lines if '"done", "data"' not in line))
     bad = act()
 
-    assert nothing.returncode == 2
+    assert nothing.exit_code == 2
     assert "no job there has leased training data" in nothing.stderr
-    assert good.returncode == 0
+    assert good.exit_code == 0
     assert "numbers: every record exactly once" in good.stdout
-    assert bad.returncode == 1
+    assert bad.exit_code == 1
     assert "records 0 to 1999 of epoch 1 not counted" in bad.stdout

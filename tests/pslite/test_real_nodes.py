@@ -46,6 +46,7 @@ def test_pushes_of_all_workers_add_up_on_any_number_of_servers(
         assert f"[worker {rank}] rank {rank} is content" in result.stdout
 
 
+@pytest.mark.slow
 def test_sync_workers_as_processes_equal_one_process_to_the_bit(run_job: RunJob) -> None:
     program = """
         import hashlib, threading
@@ -177,6 +178,7 @@ WAYS_TO_END = """
 """
 
 
+@pytest.mark.slow
 def test_workers_say_goodbye_in_whatever_way_they_end(run_job: RunJob) -> None:
     assert run_job(WAYS_TO_END, 1, 4).returncode == 0
 
@@ -194,6 +196,7 @@ def test_a_worker_ends_as_its_program_says(run_job: RunJob) -> None:
     assert run_job(program, 1, 1).returncode == 3
 
 
+@pytest.mark.slow
 def test_a_failed_push_nobody_waited_for_fails_its_worker(run_job: RunJob) -> None:
     program = """
         import pslite
@@ -209,12 +212,10 @@ def test_a_failed_push_nobody_waited_for_fails_its_worker(run_job: RunJob) -> No
     assert "NonFiniteError: table t" in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("app", "text"),
-    [
-        ("sys:exit", "wants to end the process"),
-        pytest.param("os:getpid", "is called with", marks=pytest.mark.slow),
-    ],
+    [("sys:exit", "wants to end the process"), ("os:getpid", "is called with")],
 )
 def test_a_server_app_that_is_none_is_told_in_a_line(run_job: RunJob, app: str, text: str) -> None:
     result = run_job("import pslite; pslite.connect()", 1, 1, "--set", f"server.app={app}")

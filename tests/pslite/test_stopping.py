@@ -18,13 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.jobs import start_here
+from tests.jobs import PROMISED, SLOWNESS, left_in_shared_memory, shared_files, start_here
 from tests.seeds import mark_of
 
 Environment = Callable[..., dict[str, str]]
-
-# The promise is 5 s on a machine that has time for it; a loaded one gets some times that.
-PROMISED, SLOWNESS = 5.0, 4.0
 
 WORKER = """
     import os, signal, sys, time
@@ -78,12 +75,9 @@ CASES = [
     for moment in ("start", "steady", "barrier", "shutdown")
     for cause in ("SIGINT", "SIGTERM", "worker", "server")
 ]
-QUICK = {("start", "worker"), ("steady", "SIGINT"), ("barrier", "server"), ("shutdown", "SIGTERM")}
-SLOW = {("start", "SIGINT"), ("steady", "server"), ("barrier", "SIGTERM"), ("shutdown", "worker")}
-
-
-def shared_files() -> set[str]:
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+QUICK = {("start", "worker"), ("steady", "SIGINT"), ("barrier", "server")}
+SLOW = {("start", "SIGINT"), ("steady", "server"), ("barrier", "SIGTERM")}
+SLOW |= {("shutdown", "worker"), ("shutdown", "SIGTERM")}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +132,7 @@ def test_a_job_stops_and_leaves_nothing(
     assert [process for process in family if process.is_running()] == []
     assert seconds < PROMISED * SLOWNESS
     assert sorted(path.name for path in scratch.iterdir()) == []
-    assert shared_files() - before == set()
+    assert left_in_shared_memory(before) == set()
     made = {path.name for path in work.iterdir()} - {"go", "__pycache__"}
     assert made == {"worker.py", "failing.py", "local.ini", "run"}
     assert [path.name for path in (work / "run").iterdir()] == ["cluster.json"]

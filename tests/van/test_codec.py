@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.security.mutator import bent
 from van.codec import (
     DTYPES,
     decode,
@@ -125,7 +126,7 @@ def test_mutated_single_frames_are_decoded_or_refused_and_nothing_else() -> None
     frame = join(encode(message, CONFIG))
     refused = 0
     for _ in range(5000):
-        (mutated, *_) = mutate([frame], rng)
+        (mutated, *_) = bent([frame], rng)
         try:
             decode_joined(mutated, read_header)
         except CodecError:
@@ -219,28 +220,6 @@ def test_descriptions_of_impossible_arrays_are_refused(described: object) -> Non
         decode_header(msgpack.packb(fields), CONFIG)
 
 
-def mutate(frames: list[bytes], rng: random.Random) -> list[bytes]:
-    mutated = list(frames)
-    for _ in range(rng.randint(1, 4)):
-        where = rng.randrange(len(mutated))
-        data = bytearray(mutated[where])
-        what = rng.randrange(5)
-        if what == 0 and data:
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        elif what == 1:
-            data = data[: rng.randint(0, len(data))]
-        elif what == 2:
-            data += rng.randbytes(rng.randint(1, 9))
-        elif what == 3:
-            mutated.insert(rng.randrange(len(mutated) + 1), rng.randbytes(rng.randint(0, 40)))
-            continue
-        elif data:
-            place = rng.randrange(len(data))
-            data[place : place + 9] = bytes([rng.choice((0xCF, 0xD3, 0xDF, 0xC6))]) + b"\xff" * 8
-        mutated[where] = bytes(data)
-    return mutated
-
-
 def fuzz(count: int, seed: int) -> int:
     """Decode mutated messages; how many were refused. Anything but a CodecError escapes."""
     rng = random.Random(seed)
@@ -251,7 +230,7 @@ def fuzz(count: int, seed: int) -> int:
     refused = 0
     for _ in range(count):
         try:
-            decode(mutate(template, rng), CONFIG)
+            decode(bent(template, rng), CONFIG)
         except CodecError:
             refused += 1
     return refused

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.jobs import left_in_shared_memory, shared_files
 from van.config import VanConfig
 from van.courier import ZmqVan
 from van.lane_connection import LaneConnection
@@ -74,14 +75,14 @@ def process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def van() -> Iterator[ZmqVan]:
-    before = set(os.listdir("/dev/shm"))
+    before = shared_files()
     made = ZmqVan(CONFIG, background=False)
     made.bind("tcp://127.0.0.1:0")
     address = made.address
     yield made
     made.close(0)
     assert not is_named(address)
-    assert set(os.listdir("/dev/shm")) == before
+    assert left_in_shared_memory(before) == set()
 
 
 def is_named(address: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kv.consistency.settings import SSP, Consistency, SemiSync
 from kv.optimizers import SGD, Adam
 from kv.remote_worker import RemoteWorker
+from kv.tables import RemoteSparseTable
 from tests.kv.replication.replicated import Replicated
 from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
@@ -39,31 +41,46 @@ def test_a_copy_is_the_row_to_the_bit_when_a_push_is_answered(seed: int) -> None
     cluster.run()
 
 
-@pytest.mark.parametrize("seed", seeds(50, fast=8))
-def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
-    plan = FaultPlan(seed, everywhere=Faults(drop=0.1, duplicate=0.05, delay=0.05, reorder=0.1))
-    cluster = Replicated(seed, plan=plan, workers=2)
+def assert_all_count(
+    cluster: Replicated,
+    seed: int,
+    workers: int,
+    push_ones: Callable[[RemoteWorker, RemoteSparseTable], None],
+    times: int,
+    lose_within: int,
+) -> None:
+    """Each worker pushes ones that many times, a server is killed amid it, and all see the sum."""
     sums: list[np.ndarray] = []
-    total = 12
 
     def program(worker: RemoteWorker) -> None:
         table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
-        for number in range(total):
-            request = table.push(KEYS, np.ones((KEYS.size, 1)))
-            if number % 3:
-                worker.wait(request)
+        push_ones(worker, table)
         worker.barrier()
         sums.append(table.pull(KEYS))
         worker.barrier()
 
-    for rank in range(2):
+    for rank in range(workers):
         cluster.start_worker(rank, program)
-    cluster.lose_a_server(random.Random(seed), most=200)
+    cluster.lose_a_server(random.Random(seed), most=lose_within)
     cluster.run()
 
-    assert len(sums) == 2
+    assert len(sums) == workers
     for found in sums:
-        np.testing.assert_array_equal(found, -2 * total)
+        np.testing.assert_array_equal(found, -workers * times)
+
+
+@pytest.mark.parametrize("seed", seeds(50, fast=8))
+def test_pushes_of_ones_add_up_though_a_server_is_killed(seed: int) -> None:
+    plan = FaultPlan(seed, everywhere=Faults(drop=0.1, duplicate=0.05, delay=0.05, reorder=0.1))
+    cluster = Replicated(seed, plan=plan, workers=2)
+
+    def push_ones(worker: RemoteWorker, table: RemoteSparseTable) -> None:
+        for number in range(12):
+            request = table.push(KEYS, np.ones((KEYS.size, 1)))
+            if number % 3:
+                worker.wait(request)
+
+    assert_all_count(cluster, seed, 2, push_ones, 12, lose_within=200)
 
 
 @pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(0.5)], ids=str)
@@ -72,27 +89,15 @@ def test_every_push_counts_in_the_other_modes_too_though_a_server_is_killed(
     seed: int, mode: Consistency
 ) -> None:
     cluster = Replicated(seed, workers=3, servers=2, mode=mode)
-    sums: list[np.ndarray] = []
 
-    def program(worker: RemoteWorker) -> None:
-        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+    def push_ones(worker: RemoteWorker, table: RemoteSparseTable) -> None:
         for _ in range(8):
             table.pull(KEYS)
             table.push(KEYS, np.ones((KEYS.size, 1)))
             worker.step()
         worker.finish()
-        worker.barrier()
-        sums.append(table.pull(KEYS))
-        worker.barrier()
 
-    for rank in range(3):
-        cluster.start_worker(rank, program)
-    cluster.lose_a_server(random.Random(seed), most=300)
-    cluster.run()
-
-    assert len(sums) == 3
-    for found in sums:
-        np.testing.assert_array_equal(found, -24)
+    assert_all_count(cluster, seed, 3, push_ones, 8, lose_within=300)
 
 
 @pytest.mark.parametrize("seed", seeds(12, fast=4))
