@@ -2,7 +2,9 @@
 
 Gets what dispatchers say of themselves, returns decisions. Workers that have gone past a dispatcher
 for `move_after`, while it is not calm, or again after they had come back, get another that has
-room; when their own has been calm for long enough they come home one by one.
+room; when their own has been calm for long enough they come home one by one. A worker that was
+moved lately goes past its dispatcher twice as long before it is moved again, up to 16 times: it may
+be too much for any.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv.dispatcher.balance import Decision
+from kv.dispatcher.balance import MOST, Decision
 from kv.dispatcher.balance_config import BalanceConfig
 
 
@@ -61,6 +63,9 @@ class BalanceDesk:
         self._config, self._homes = config, list(homes)
         self.ways: dict[int, int] = {}
         self._decided: float | None = None
+        self._moved: dict[
+            int, tuple[float, int]
+        ] = {}  # by worker, when last, and times `move_after`
 
     def died(self, dispatcher: int) -> bool:
         """Nobody goes there any more; whether anybody did."""
@@ -76,24 +81,30 @@ class BalanceDesk:
         """
         if self._decided is not None and now - self._decided < self._config.hold:
             return None
-        decision = self._move(said) or self._home(said)
+        decision = self._move(now, said) or self._home(said)
         if decision is not None:
             self._decided = now
         return decision
 
-    def _move(self, said: Mapping[int, Said]) -> Decision | None:
+    def _factor(self, worker: int, now: float) -> int:
+        """How many times `move_after` a worker goes past its dispatcher before it is moved."""
+        moved, factor = self._moved.get(worker, (now, 1))
+        return factor if now - moved < 2 * factor * self._config.calm else 1
+
+    def _move(self, now: float, said: Mapping[int, Said]) -> Decision | None:
         for rank, one in sorted(said.items()):
             is_lasting = one.low_for < 0 or one.factor > 1
             workers = tuple(
                 worker
                 for worker, seconds in one.spilled
                 if is_lasting
-                and seconds >= self._config.move_after
+                and seconds >= self._config.move_after * self._factor(worker, now)
                 and self.ways.get(worker, self._homes[worker]) == rank
             )
             target = self._target(rank, said)
             if workers and target is not None:
                 for worker in workers:
+                    self._moved[worker] = now, min(MOST, 2 * self._factor(worker, now))
                     self._send(worker, target)
                 return self._decision("move", one, rank, workers, target)
         return None

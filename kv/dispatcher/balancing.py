@@ -1,9 +1,10 @@
 """A dispatcher that has too much to do sends workers past it, and takes them back.
 
 From time to time it compares what waits, and how long sums take, with the marks of `[balance]`. Of
-its workers the half with the most pushes waiting go past it first, then half of the rest; they come
-back one by one. Who stays away for long is given another dispatcher by the scheduler
-(`kv.dispatcher.balance_app`), which learns of all this with the heartbeats.
+the workers whose pushes wait one half goes past it first, when they are gone half of the rest: who
+is here because another dispatcher had too much to do before its own, and of these those with the
+most pushes waiting. They come back one by one. Who stays away for long is given another dispatcher
+by the scheduler (`kv.dispatcher.balance_app`), which learns of all this with the heartbeats.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Balancer:
         config: marks and times.
         measures: what it measures.
         active: ranks of its workers that may still push.
+
+    Attributes:
+        leaving: ranks of workers that are here and are to go another way.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class Balancer:
         self._hysteresis, self._queue, self._latency = Hysteresis(config), 0, 0.0
         self._wishes = 0
         self._spilled: dict[int, float] = {}  # by rank of who goes past, since when
+        self.leaving: set[int] = set()
+        self._asked = 0.0  # when workers were last asked to go past
         self.decisions = Decisions(office)
         office.statuses[STATUS] = self.status
 
@@ -69,19 +75,24 @@ class Balancer:
         hysteresis = self._hysteresis
         hysteresis.look(now, readings)
         if hysteresis.is_relief_due(now):
-            here = sorted(
-                self._active() - self._spilled.keys(), key=lambda rank: (-waiting[rank], rank)
-            )
-            if here:
-                self._spill(here[: (len(here) + 1) // 2], now)
-        elif self._spilled and hysteresis.is_return_due(now):
-            self._take_back(max(self._spilled, key=lambda rank: (self._spilled[rank], rank)), now)
+            here = self._active() - self._spilled.keys()
+            here = {rank for rank in here if waiting[rank]} or here
+            is_under_way = bool(self.leaving) and now - self._asked < config.move_after
+            if here and not is_under_way:
+                first = sorted(here, key=lambda rank: (self._is_own(rank), -waiting[rank], rank))
+                self._spill(first[: (len(first) + 1) // 2], now)
+        elif hysteresis.is_return_due(now):
+            away = self._spilled.keys() - self.leaving
+            if away:
+                self._take_back(max(away, key=lambda rank: (self._spilled[rank], rank)), now)
 
     def _spill(self, ranks: list[int], now: float) -> None:
         high = self._hysteresis.watch.high
         assert high is not None
         self._hysteresis.relieved(now)
         self._spilled |= dict.fromkeys(ranks, now)
+        self._asked = now
+        self.leaving.update(ranks)
         self._note("spill", ranks, high.metric, high.value, high.high)
         for rank in ranks:
             self._ask(rank, True)
@@ -124,24 +135,41 @@ class Balancer:
 
     def see(self) -> None:
         """What the scheduler says has changed: who has another dispatcher now is not awaited."""
-        office, shape = self._office, self._office.shape
+        office = self._office
+        elsewhere = {rank for rank in self._active() if self._dispatcher_of(rank) != office.rank}
+        self.leaving.update(elsewhere)
         for rank in list(self._spilled):
-            node, home = (
-                node_id(Role.WORKER, rank),
-                dispatcher_of(rank, shape.workers, shape.dispatchers),
-            )
-            if office.view.ways.get(node, home) != office.rank:
+            node = node_id(Role.WORKER, rank)
+            if self._dispatcher_of(rank) != office.rank:
                 del self._spilled[rank]
                 self._ask(rank, False)  # when it is sent home one day it is to come
             elif node not in office.nodes or node in office.view.gone:
                 del self._spilled[rank]
+                self.leaving.discard(rank)
+
+    def _dispatcher_of(self, rank: int) -> int:
+        """The dispatcher of a worker, as the view has it."""
+        return self._office.view.ways.get(node_id(Role.WORKER, rank), self._home_of(rank))
+
+    def _home_of(self, rank: int) -> int:
+        shape = self._office.shape
+        return dispatcher_of(rank, shape.workers, shape.dispatchers)
+
+    def _is_own(self, rank: int) -> bool:
+        return self._home_of(rank) == self._office.rank
 
     def joined(self, rank: int) -> None:
-        """A worker has come: of its own accord, or because the scheduler sent it home."""
-        shape = self._office.shape
+        """A worker has come: because it was asked to, or the scheduler sent it."""
         self._spilled.pop(rank, None)
-        if dispatcher_of(rank, shape.workers, shape.dispatchers) == self._office.rank:
+        self.leaving.discard(rank)
+        if self._is_own(rank):
             self._hysteresis.returned(self._office.van.now())
+
+    def left(self, rank: int) -> None:
+        """A worker has gone another way."""
+        self.leaving.discard(rank)
+        if rank in self._spilled:
+            self._spilled[rank] = self._office.van.now()
 
     def status(self) -> dict[str, Any]:
         """What the scheduler is told with each heartbeat."""
@@ -153,6 +181,10 @@ class Balancer:
             "low_for": hysteresis.watch.low_for(now),
             "calm": hysteresis.calm,
             "factor": hysteresis.factor,
-            "spilled": [[rank, now - since] for rank, since in sorted(self._spilled.items())],
+            "spilled": [
+                [rank, now - since]
+                for rank, since in sorted(self._spilled.items())
+                if rank not in self.leaving
+            ],
             **self.decisions.status(),
         }

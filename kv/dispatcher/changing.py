@@ -58,14 +58,21 @@ class Changing:
             log.debug("%s is not answered: %s", node_name(meta.sender), error)
 
     def change(self) -> None:
-        """Go the way that is wanted now; returns when nothing is under way by the former one.
+        """Go the way that is wanted now, when nothing is under way by the former one.
+
+        It returns early where the former way comes to be wanted again meanwhile.
 
         Raises:
             ClusterStoppedError: the cluster ended meanwhile.
         """
         way = self._way
         while way.is_changing:
-            self._office.wait(self._is_settled, what=lambda: "answers by the way that went before")
+            self._office.wait(
+                lambda: not way.is_changing or self._is_settled(),
+                what=lambda: "answers by the way that went before",
+            )
+            if not way.is_changing:
+                return
             former = way.node if way.is_open else None
             if former is not None:
                 self._tell(Command.LEAVE, former, None)

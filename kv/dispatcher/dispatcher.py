@@ -103,6 +103,7 @@ class Dispatcher:
         self.balancer: Balancer | None = None
         if balance.overflow:
             self.balancer = Balancer(office, balance, self.measures, lambda: self._active)
+            self._flushing.leaving = self.balancer.leaving
         self._balance_every = balance.check_interval
         self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
         self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
@@ -198,6 +199,7 @@ class Dispatcher:
         with self._lock:
             assert self.balancer is not None
             self.balancer.look()
+            self._look_at_all()
 
     def _tick(self) -> None:
         with self._lock:
@@ -486,6 +488,8 @@ class Dispatcher:
         rank = role_and_rank(message.meta.sender)[1]
         self._mine.discard(rank)
         self._progress.lose(rank)
+        if self.balancer is not None:
+            self.balancer.left(rank)
         self._answer(message, Message(answer_to(message.meta)))
         self._look_at_all()
         self._pairs.drop_rounds(self._progress.slowest())

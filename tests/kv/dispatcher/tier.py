@@ -106,7 +106,8 @@ class Tier(Replicated):
                 balance=self.balance,
             )
             if rank in self.slow:
-                dispatcher._flushing = SlowFlushing(self, rank)
+                slow = SlowFlushing(self, rank)
+                slow.leaving, dispatcher._flushing = dispatcher._flushing.leaving, slow
             self.dispatchers[rank] = dispatcher
             office.resend_with(Resend(timeout=0.5))
             office.start()
