@@ -87,8 +87,8 @@ class Command(IntEnum):
     CHANGED = 14
     BEGIN = 15
     UNSENT = 16
-    JOIN = 17
-    LEAVE = 18
+    JOIN = 18
+    LEAVE = 19
 
 
 WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)
