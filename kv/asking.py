@@ -20,6 +20,7 @@ from kv.compressing import CodedWrite, Settling
 from kv.cutting import Cut, Piece, Range, pieces_of
 from kv.delivery.recutting import Recut, Root, Rows, cut_anew, rows_of
 from kv.dense import BlockShare
+from kv.dispatcher.refusing import failed_slots
 from kv.errors import UnknownBaseError, UnknownKeyListError
 from kv.keylists.coding import encode
 from kv.keylists.sent import SentLists
@@ -269,7 +270,8 @@ class Asking:
         meta, is_applied = message.meta, message.meta.error is None
         assert self._settling is not None
         if meta.piece <= 1:
-            self._settling.settle(self._piece(meta), is_applied)
+            failed = None if is_applied else failed_slots(meta)
+            self._settling.settle(self._piece(meta), is_applied, failed)
         elif not is_applied:
             self._settling.give_back_recut(self._recuts[meta.piece])
 

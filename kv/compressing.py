@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent
+from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent, Mask
 from kv.compression.encoder import Coded, Encoder
-from kv.compression.kept import Kept, KeptBlocks, KeptRows
+from kv.compression.kept import Kept, KeptBlocks, KeptRows, magnitude_of
 from kv.compression.rehearsal import play
 from kv.compression.settings import ALL, KINDS, Rules, is_target
 from kv.cutting import Cut, Piece, Range
 from kv.delivery.recutting import Recut, Root
 from kv.dense import BlockShare
 from kv.packed import PACKED
+from kv.placement import slot_of
 from kv.pushing import EmptyFor, Writing
 from kv.spec import TableSpec, dense_keys
 from kv.table_protocol import Command, table_id
@@ -117,7 +118,7 @@ class Encoders:
             self._kept[identity] = (
                 KeptBlocks(dense_keys(spec).blocks.size, spec.dim)
                 if spec.kind == "dense"
-                else KeptRows(spec.name, spec.dim, spec.compression.memory)
+                else KeptRows(f"{spec.name}, residuals", spec.dim, spec.compression.memory)
             )
         return self._kept[identity]
 
@@ -141,10 +142,16 @@ class Encoders:
             found[self._names[identity]]["residuals"] = {
                 "rows": kept.in_use,
                 "nbytes": kept.nbytes,
+                "magnitude": magnitude_of(kept),
                 "dropped_rows": kept.losses.rows,
                 "dropped_magnitude": kept.losses.magnitude,
             }
         return found
+
+    def kept_back(self) -> tuple[int, float]:
+        """Rows of all residuals, and about the sum of their absolute values."""
+        kept = list(self._kept.values())
+        return sum(one.in_use for one in kept), sum(map(magnitude_of, kept))
 
 
 class CodedWrite:
@@ -194,6 +201,10 @@ class CodedWrite:
         names = self._parts(server, part)[0]
         return [names if which is None else names[which], values]
 
+    def kept(self, server: int, part: Range) -> Mask | None:
+        """Which rows of a range are sent: bool, shape (rows,); None: all."""
+        return self._coded[server, part.start].kept
+
     def is_packed(self, server: int, part: Range) -> bool:
         """Whether it is sent as a packet."""
         return self._coded[server, part.start].is_packed
@@ -205,10 +216,14 @@ class CodedWrite:
         """The server does not know what differences in the message refer to."""
         self._encoder.restart(self._coded[server, part.start])
 
-    def give_back(self, server: int, part: Range) -> None:
-        """A message was not applied."""
+    def give_back(self, server: int, part: Range, failed: Mask | None = None) -> None:
+        """A message was not applied, or its rows of these slots were not."""
         names, values = self._parts(server, part)
-        self._encoder.give_back(names, values, self._coded[server, part.start])
+        coded, which = self._coded[server, part.start], None
+        if failed is not None:
+            share = self.share(server)
+            which = failed[slot_of(names if share is None else share.keys_of())]
+        self._encoder.give_back(names, values, coded, which)
 
     def give_back_some(self, server: int, part: Range, names: Keys, sent: Values) -> None:
         """Some of the rows of a message, which went again in others, were not applied."""
@@ -268,15 +283,19 @@ class Settling:
         """Whether a message as it was first cut has no answer."""
         return bool(self._open)
 
-    def settle(self, piece: Piece, is_applied: bool) -> None:
-        """A message has its answer; a second one changes nothing."""
+    def settle(self, piece: Piece, is_applied: bool, failed: Mask | None = None) -> None:
+        """A message has its answer; a second one changes nothing.
+
+        Args:
+            failed: bool, shape (NUM_SLOTS,): where some servers have applied it, the others' slots.
+        """
         with self._lock:
             if piece not in self._open:
                 return
             del self._open[piece]
         if not is_applied:
             for write, part in self._writes(piece):
-                write.give_back(piece.server, part)
+                write.give_back(piece.server, part, failed)
 
     def mark(self, piece: Piece, body: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The body of a message, with the numbers of arrays that are packets, all keys counted."""

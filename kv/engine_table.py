@@ -73,6 +73,7 @@ class Table(ABC):
     def __init__(self, spec: TableSpec, mode: Mode) -> None:
         self.spec, self.mode = spec, mode
         self.id = table_id(spec.name)
+        self.loads = 0  # changes when rows are set with versions that they bring
         self.staleness = Staleness()
         self.non_finite = 0
         self.lr: float | None = None
@@ -223,7 +224,11 @@ class Table(ABC):
 
     def putting(self, batch: RowBatch, *, keep_versions: bool) -> Turns[None]:
         """Set rows to what was exported."""
-        return self.store.put(batch, keep_versions=keep_versions)
+        self.loads += keep_versions
+        try:
+            yield from self.store.put(batch, keep_versions=keep_versions)
+        finally:
+            self.loads += keep_versions  # also of what was told while it was under way
 
     def making_room(self, keys: Keys) -> Turns[Claim]:
         """Secure room for rows that are to be put, until `release`.
@@ -400,6 +405,10 @@ class KeyedTable(Table):
     def describing(self, keys: Keys) -> Turns[Described]:
         rows = yield from self.store.export(self._checked_keys(keys))
         return rows.keys, rows.versions, rows.show_counts(), rows.seen
+
+    def versions_of(self, keys: Keys) -> Turns[NDArray[np.int64]]:
+        """When each row last changed; 0 where there is none in memory."""
+        return (yield from self.store.versions_of(keys, self._cut(keys)))
 
     def changed(
         self, start: int, count: int, since: Sequence[int] | None, until: Sequence[int]

@@ -20,7 +20,7 @@ import numpy as np
 from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces, server_ids
 from kv.clipping import Clipping
 from kv.compressing import CodedWrite, Encoders, compress
-from kv.compression.settings import NO_RULES, Rules
+from kv.compression.settings import NO_RULES, WORKER_DISPATCHER, WORKER_SERVER, Rules
 from kv.consistency.settings import Consistency
 from kv.consistency.staleness import together
 from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
@@ -164,6 +164,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._lines: Lines | None = None
         self._prefetches = Prefetches()
         self.encoders = Encoders(compression, self._customer.is_open)
+        self.link = WORKER_DISPATCHER if self.way.is_open else WORKER_SERVER
         if balance.when_busy:
             self.encoders.compress_when_busy(balance.when_busy)
             BusyLink(
@@ -186,9 +187,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def _define(self, spec: TableSpec) -> TableSpec:
         spec = self.encoders.resolve(spec.resolved(self._mode, self._seed))
-        if spec.compression is not None and self.office.shape.dispatchers:
-            problem = "it does not pass through dispatchers; set [cluster] dispatchers = 0"
-            raise SettingError(f"table {spec.name}: compression", problem)
         if spec.mode is not None and spec.mode.counts_steps:
             self._begin()
         self.ask_all(Command.DEFINE, body=spec.to_dict())
@@ -244,7 +242,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def _adopt_map(self) -> None:
         """Between two requests, so that one is cut by one map."""
         if self._newest is not self.slots and not self.way.is_open:
-            self.slots, self._lines = self._newest, None
+            self.slots, self._lines, self.link = self._newest, None, WORKER_SERVER
             self._cut_before = self._customer.requests
             self._stale = self._retries
 
@@ -259,6 +257,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self._changing.change()
         self.slots = THROUGH if self.way.is_open else self._newest
         self._lines, self._stale = None, None if self.way.is_open else self._retries
+        self.link = WORKER_DISPATCHER if self.way.is_open else WORKER_SERVER
         self._between_steps = self._customer.requests
 
     def _introduction(self) -> dict[str, Any]:
@@ -478,8 +477,10 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         return self._ask(question, entries, pull, writes=entries)
 
     def _gradients(self, wanted: Wanted, values: Values) -> Writing | CodedWrite:
-        write = self._write(wanted, values, "gradients")
-        encoder = wanted.table.encoder
+        write, table = self._write(wanted, values, "gradients"), wanted.table
+        if table.link is not self.link:
+            table.take_link(self.link)
+        encoder = table.encoder
         if encoder is None or encoder.is_idle:
             return write
         return CodedWrite(write, encoder, self.buffers)

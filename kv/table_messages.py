@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,14 @@ Tables = Sequence[tuple[int, Table, int]]
 _CREATING = {"create": True}  # nobody changes it
 
 
-def is_whole(meta: Meta, table: Table) -> bool:
+class OfKind(Protocol):
+    """A table of one kind or the other."""
+
+    @property
+    def is_dense(self) -> bool: ...
+
+
+def is_whole(meta: Meta, table: OfKind) -> bool:
     """Whether a request means all blocks of a dense table that are on the server, unnamed."""
     return table.is_dense and not (meta.body and "blocks" in meta.body)
 

@@ -21,6 +21,11 @@
     UNSENT     -                          count                 -
     JOIN       -                          step, rests, tables   -
     LEAVE      -                          -                     -
+    REFRESH    keys, what is known        create, rank          values of changed rows per table,
+               of their rows                                    then a bit for each row; known in
+                                                                body
+
+REFRESH is a PULL by whom has some of the rows already (`kv.refreshing`).
 
 PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
 
@@ -87,12 +92,13 @@ class Command(IntEnum):
     CHANGED = 14
     BEGIN = 15
     UNSENT = 16
+    REFRESH = 17
     JOIN = 18
     LEAVE = 19
 
 
-WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN)
-"""Commands whose arrays are keys and values; those of the others are keys alone."""
+WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN, Command.REFRESH)
+"""Commands whose arrays are keys and something of each row; those of the others are keys alone."""
 
 
 WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE, Command.META)))
@@ -100,7 +106,7 @@ WITH_KEYS = frozenset(map(int, (*WITH_VALUES, Command.PULL, Command.DELETE, Comm
 
 
 _LOOKS = (Command.SIZE, Command.SCAN, Command.STATS, Command.META, Command.CHANGED)
-READS = frozenset(map(int, (Command.PULL, *_LOOKS)))
+READS = frozenset(map(int, (Command.PULL, Command.REFRESH, *_LOOKS)))
 """Commands that change nothing, and so are simply done again when they are repeated.
 
 A pull may make rows; that a second one finds them is no change to anybody.

@@ -36,6 +36,7 @@ from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.packed import PACKED
 from kv.placement import SlotMap, slot_of
+from kv.refreshing import answering, note_packed
 from kv.rehearsal import Rehearsal
 from kv.replay.order import LANE, Order
 from kv.server import error_answer
@@ -167,6 +168,7 @@ class TableServer:
             Command.META: self._meta,
             Command.CHANGED: self._changed,
             Command.UNSENT: self._unsent,
+            Command.REFRESH: self._refresh,
         }
         self._ranks = Ranks()
         self._answers = Answers(office, self._buffers)
@@ -223,6 +225,10 @@ class TableServer:
             for node, life in sorted(new.fenced.items()):  # whoever has its seat by now
                 if not old.is_fenced(node, life):
                     self._lose(node)
+        for node in new.dead - old.dead:
+            if role_and_rank(node)[0] is Role.DISPATCHER:
+                self.lists.forget(node)
+                self.unpacker.forget(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
@@ -569,7 +575,7 @@ class TableServer:
     def _finish(self, message: Message) -> Answering:
         meta = message.meta
         rests = bool(meta.body and meta.body.get("rests"))
-        if not rests:
+        if not rests and role_and_rank(meta.sender)[0] is Role.WORKER:
             self.lists.forget(meta.sender)
             self.unpacker.forget(meta.sender)
         leave = self.engine.losing if rests else self.engine.finishing
@@ -622,6 +628,18 @@ class TableServer:
         answer = answer_to(message.meta, body={"next": go_on, "until": list(until)})
         return Message(answer, [keys, values])
         yield
+
+    def _refresh(self, message: Message) -> Answering:
+        tables = self._of(message.meta)
+        if self._must_hold(message, tables):
+            return None
+        office = self.office
+        answer = yield from answering(message, tables, office.incarnation, self.desk.map_version)
+        answer.meta.clocks = clocks_of(tables, office.rank)
+        if self.unpacker.packs:
+            self.unpacker.pack(answer, tables)
+            note_packed(answer)
+        return answer
 
     def _set_lr(self, message: Message) -> Answering:
         self.engine.set_lr(self._one(message.meta), float(message.meta.body["lr"]))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kv.compression.settings import WORKER_SERVER
 from kv.cutting import Cut, cut_blocks
 from kv.dense import BlockShare, shares_of
 from kv.errors import KeyListError, KVError
@@ -41,7 +40,11 @@ class Table:
     def __init__(self, worker: RemoteWorker, spec: TableSpec) -> None:
         self.worker, self.spec = worker, spec
         self.id = table_id(spec.name)
-        self.encoder = worker.encoders.of(spec, WORKER_SERVER)
+        self.take_link(worker.link)
+
+    def take_link(self, link: str) -> None:
+        """Compress gradients as the definition says of `link` from now on."""
+        self.link, self.encoder = link, self.worker.encoders.of(self.spec, link)
 
     @property
     def name(self) -> str:

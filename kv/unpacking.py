@@ -1,4 +1,4 @@
-"""Values that came compressed to a server, in their places, and those of its answers compressed.
+"""Values that came compressed to a server or dispatcher, in their places, and those of its answers.
 
 What a packet says is checked against the keys that came and the table's definition, so nobody
 allocates more because of it than keys have promised.
@@ -8,39 +8,74 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kv.compression.bases import Base
 from kv.compression.coding import decode
 from kv.compression.encoder import Counts, Encoder
 from kv.compression.packets import DELTA
 from kv.compression.rehearsal import play
-from kv.compression.settings import DISPATCHER_SERVER, LINKS, PULL, WORKER_SERVER, is_target
-from kv.engine_table import Table
+from kv.compression.settings import (
+    DISPATCHER_SERVER,
+    LINKS,
+    PULL,
+    WORKER_DISPATCHER,
+    WORKER_SERVER,
+    is_target,
+)
 from kv.errors import PacketError
 from kv.kernels.jit import frozen
 from kv.packed import PACKED, numbers_of
 from kv.spec import TableSpec
-from kv.table_messages import Tables, is_whole
+from kv.table_messages import is_whole
 from postoffice.node import Role, role_and_rank
 from van.message import Message, Meta
 
 _NO_NAMES = np.empty(0, np.uint64)
 
+TO_SERVERS = {Role.WORKER: WORKER_SERVER, Role.DISPATCHER: DISPATCHER_SERVER}
+TO_DISPATCHERS = {Role.WORKER: WORKER_DISPATCHER}
+
+
+class PackedTable(Protocol):
+    """What there is to know of a table whose values come compressed."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def spec(self) -> TableSpec: ...
+
+    @property
+    def is_dense(self) -> bool: ...
+
+    @property
+    def names(self) -> NDArray[np.uint64]:
+        """Of a dense table the numbers of its blocks here."""
+
+
+PackedTables = Sequence[tuple[int, PackedTable, int]]
+"""The tables of a request, as `kv.table_messages.Tables` has them."""
+
 
 class Unpacker:
-    """What one server does about compressed values, and what it has seen of them.
+    """What one node does about compressed values, and what it has seen of them.
 
     Any thread may call it; of one sender's messages about one table one thread at a time.
+
+    Args:
+        links: on which values come, by the role of who sends them.
 
     Attributes:
         packs: whether any table's values are pulled compressed.
     """
 
-    def __init__(self) -> None:
-        self.packs = False
+    def __init__(self, links: Mapping[Role, str] = TO_SERVERS) -> None:
+        self.packs, self._links = False, links
         self._when_busy: frozenset[str] = frozenset()
         self._is_busy = True
         self._by_need: dict[str, Encoder] = {}  # of pulled values, by table's name
@@ -79,7 +114,7 @@ class Unpacker:
             self._encoders[identity] = encoder
             self.packs = True
 
-    def unpack(self, message: Message, tables: Tables) -> None:
+    def unpack(self, message: Message, tables: PackedTables) -> None:
         """Bring keys and values of a push that has packets to what they would be without.
 
         Called again on such a message it changes nothing.
@@ -101,7 +136,9 @@ class Unpacker:
         if numbers:
             raise PacketError(f"values, not arrays {sorted(numbers)}")
 
-    def _unpack_table(self, message: Message, table: Table, keys: int | None, value: int) -> None:
+    def _unpack_table(
+        self, message: Message, table: PackedTable, keys: int | None, value: int
+    ) -> None:
         arrays, frame = message.arrays, message.arrays[value]
         rows = table.names.size if keys is None else arrays[keys].size
         began = time.perf_counter()
@@ -120,7 +157,7 @@ class Unpacker:
             counts.add(rows, found.head.count, 4 * rows * table.spec.dim, frame.nbytes)
             counts.seconds += time.perf_counter() - began
 
-    def _base(self, meta: Meta, table: Table) -> Base:
+    def _base(self, meta: Meta, table: PackedTable) -> Base:
         """The last updates of a table from the life of a sender."""
         life, base = self._bases.get((meta.sender, table.id), (0, None))
         if base is None or life != meta.incarnation:
@@ -131,15 +168,15 @@ class Unpacker:
 
     def forget(self, sender: int) -> None:
         """Drop what is remembered of a sender that has gone."""
-        for place in [place for place in self._bases if place[0] == sender]:
+        for place in [place for place in list(self._bases) if place[0] == sender]:
             del self._bases[place]
 
-    def _counts_of(self, table: Table, message: Message) -> Counts:
+    def _counts_of(self, table: PackedTable, message: Message) -> Counts:
         role, _ = role_and_rank(message.meta.sender)
-        link = WORKER_SERVER if role is Role.WORKER else DISPATCHER_SERVER
+        link = self._links.get(role, WORKER_SERVER)
         return self._counts.setdefault((table.id, link), Counts())
 
-    def pack(self, answer: Message, tables: Tables) -> None:
+    def pack(self, answer: Message, tables: PackedTables) -> None:
         """Compress the values of an answer to a pull, where their tables say so."""
         packed = []
         for place, (_, table, _) in enumerate(tables if answer.arrays else ()):

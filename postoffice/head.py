@@ -166,6 +166,7 @@ class SchedulerOffice(Postoffice):
             "lives": [list(pair) for pair in sorted(membership.lives.items())],
             "awaited": sorted(membership.awaited),
             "statuses": [list(pair) for pair in sorted(desk.statuses.items())],
+            "last_words": [list(pair) for pair in sorted(desk.last_words.items())],
             "remarks": [line for app in self.apps for line in app.remarks()],
         }
 

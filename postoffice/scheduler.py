@@ -43,6 +43,7 @@ class SchedulerDesk:
 
     Attributes:
         statuses: by node, what it said of itself with its last heartbeat.
+        last_words: the same of nodes that are dead.
         problem: why the job must end before it has begun, or None.
     """
 
@@ -59,6 +60,7 @@ class SchedulerDesk:
         self.barrier_desk = BarrierDesk(membership)
         self.liveness = Liveness(heartbeat_timeout, tick_every)
         self.statuses: dict[int, Any] = {}
+        self.last_words: dict[int, Any] = {}
         self.problem: str | None = None
         self.map_version, self.map_blob = 0, b""
         self._deadline = started + start_timeout
@@ -258,8 +260,9 @@ class SchedulerDesk:
                 self.liveness.heard(change.node.id, now)
                 continue
             self.liveness.forget(change.node.id)
-            self.statuses.pop(change.node.id, None)
+            said = self.statuses.pop(change.node.id, None)
             if change.kind == "died":
+                self.last_words[change.node.id] = said or {}
                 self.barrier_desk.barriers.forget(change.node.id)
         has_changed = bool(membership.changes)
         membership.changes.clear()

@@ -205,7 +205,11 @@ class LocalNodes:
         threads = self._server_threads if order is None or order.threads is None else order.threads
         chosen = dict[str, Any]()
         if self._run.is_fixed:
-            chosen["check"] = checking(self._shape.workers, has_order=order is not None)
+            chosen["check"] = checking(
+                self._shape.workers,
+                has_order=order is not None,
+                dispatchers=self._shape.dispatchers,
+            )
         return TableServer(office, self._mode, self._seed, threads=threads, order=order, **chosen)
 
     def _run_dispatcher(self, rank: int) -> None:

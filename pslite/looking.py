@@ -83,7 +83,7 @@ def status(observer: Observer) -> str:
     heading = f"{cluster['phase']}, epoch {cluster['epoch']}, slot map {cluster['map_version']}"
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
-    found = [heading, columns(rows, left=6), *cluster["remarks"]]
+    found = [heading, columns(rows, left=6), *cluster["remarks"], *lost(cluster["last_words"])]
     nodes = [node for node in map(Node.unpack, cluster["nodes"]) if node.id not in gone]
     facts: dict[int, Report] = {}
     for node in nodes:
@@ -91,6 +91,19 @@ def status(observer: Observer) -> str:
             with suppress(ObserverError):  # it may just have died: the table above says so
                 facts[node.rank] = observer.ask(node, "dispatcher")
     return "\n".join([*found, *([dispatchers(facts)] if facts else [])])
+
+
+def lost(last_words: list[tuple[int, Report]]) -> list[str]:
+    """What dead dispatchers had kept back of gradients, as they last said."""
+    found = []
+    for node, said in last_words:
+        rows, magnitude = said.get("kept_back", (0, 0.0))
+        if magnitude:
+            found.append(
+                f"{node_name(node)}: what compression had kept back is lost, {counted(rows)} rows, "
+                f"magnitudes of about {magnitude:.3g} in all when it was last heard of"
+            )
+    return found
 
 
 def dispatchers(facts: dict[int, Report]) -> str:

@@ -224,7 +224,11 @@ def _run_server(settings: NodeSettings) -> None:
     with _serving(settings) as office:
         order, chosen = order_of(settings), dict[str, Any]()
         if job.run.is_fixed:
-            chosen["check"] = checking(job.cluster.workers, has_order=order is not None)
+            chosen["check"] = checking(
+                job.cluster.workers,
+                has_order=order is not None,
+                dispatchers=job.cluster.dispatchers,
+            )
         threads = None if order is None else order.threads
         tables = TableServer(
             office,

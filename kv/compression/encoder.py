@@ -189,7 +189,7 @@ class Encoder:
         kept, x = self.kept, values
         if kept is not None:
             with kept.lock:
-                rows = kept.known(frozen(names))
+                rows = kept.look(frozen(names))
                 x = np.empty(values.shape, np.float32)
                 residuals.add_residuals(frozen(values), kept.data, rows, x)
                 kept.release(frozen(names), rows)
@@ -270,11 +270,14 @@ class Encoder:
         head = packets.Head(self._kind, flags, rows, dim, rows, rows * dim)
         return head.nbytes + head.fixed_nbytes
 
-    def give_back(self, names: Keys, values: Values, coded: Coded) -> None:
+    def give_back(
+        self, names: Keys, values: Values, coded: Coded, some: Mask | None = None
+    ) -> None:
         """A message was refused, or failed: residuals become what they were without it.
 
         Its values are lost, as those of a push that fails without compression are; the error says
-        so to whom pushed. Arguments as of `encode`, and what that returned.
+        so to whom pushed. Arguments as of `encode`, what that returned, and which of the rows are
+        meant: bool, shape (n,); None: all.
         """
         self.counts.returned += 1
         if self.kept is None:
@@ -284,6 +287,8 @@ class Encoder:
             whole = np.zeros(coded.shape, np.float32)
             whole[which] = sent
             sent = whole
+        if some is not None:
+            names, sent, values = names[some], sent[some], values[some]
         give_back(self.kept, frozen(names), sent, values)
 
     def give_back_rows(self, names: Keys, values: Values, sent: Values) -> None:

@@ -27,6 +27,7 @@ Values = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
 GIVEN_UP = 8  # when there is no room, one row of so many goes
+SAMPLE = 1 << 16  # rows from which on not all are looked at to tell how much is kept
 
 
 @dataclass(slots=True)
@@ -46,11 +47,11 @@ class Kept(Protocol):
     def find(self, names: Keys) -> Rows:
         """The rows of residuals of keys or blocks, made where there are none; -1: no room."""
 
-    def known(self, names: Keys) -> Rows:
-        """As `find`, but nothing is made: -1 also where there are none."""
+    def look(self, names: Keys) -> Rows:
+        """As `find`, but none are made: -1 where there is none."""
 
     def release(self, names: Keys, rows: Rows) -> None:
-        """Keep nothing of `names` any more, whose rows `known` has found."""
+        """Keep nothing of `names` any more, whose rows `look` has found."""
 
     @property
     def is_empty(self) -> bool:
@@ -68,20 +69,24 @@ class Kept(Protocol):
     def in_use(self) -> int:
         """Rows that have a residual, be it zero."""
 
+    @property
+    def top(self) -> int:
+        """Behind the last row that may have one; rows below it without one are zeros."""
+
 
 class KeptRows:
-    """Residuals of a sparse table.
+    """Residuals of a sparse table; or other rows by key in bounded memory.
 
     Args:
-        table: its name, for errors.
+        what: it is, for errors.
         dim: floats in a row.
         limit: bytes of all of it.
     """
 
-    def __init__(self, table: str, dim: int, limit: int) -> None:
+    def __init__(self, what: str, dim: int, limit: int) -> None:
         self.lock, self.losses = threading.Lock(), Losses()
         self.capacity = capacity_of(dim, limit)
-        self._space = RowSpace(f"{table}, residuals", dim, 0, 4 * dim * max(self.capacity, 1))
+        self._space = RowSpace(what, dim, 0, 4 * dim * max(self.capacity, 1))
         self._time = 1
 
     def find(self, names: Keys) -> Rows:
@@ -96,8 +101,9 @@ class KeptRows:
                 rows[new] = made
         return rows
 
-    def known(self, names: Keys) -> Rows:
-        return self._space.index.find(names)[0]
+    def look(self, names: Keys) -> Rows:
+        self._time = self._time % int(SECONDS) + 1
+        return self._space.index.find(names, (0, 0, self._time, 0.0))[0]
 
     def release(self, names: Keys, rows: Rows) -> None:
         known = rows >= 0
@@ -129,6 +135,7 @@ class KeptRows:
         if old.size:
             self.losses.rows += old.size
             self.losses.magnitude += float(np.abs(self._space.data[old], dtype=np.float64).sum())
+            self._space.data[old] = 0
             self._space.remove(np.ascontiguousarray(records[old, 0]))
 
     @property
@@ -142,6 +149,10 @@ class KeptRows:
     @property
     def in_use(self) -> int:
         return self._space.in_use
+
+    @property
+    def top(self) -> int:
+        return self._space.numbers.top
 
     def items(self) -> tuple[Keys, Values]:
         """Keys and their residuals, copies."""
@@ -166,7 +177,7 @@ class KeptBlocks:
         self.is_empty = False
         return names.astype(np.int64)
 
-    def known(self, names: Keys) -> Rows:
+    def look(self, names: Keys) -> Rows:
         return names.astype(np.int64)
 
     def release(self, names: Keys, rows: Rows) -> None:
@@ -180,6 +191,17 @@ class KeptBlocks:
     @property
     def in_use(self) -> int:
         return len(self.data)
+
+    @property
+    def top(self) -> int:
+        return len(self.data)
+
+
+def magnitude_of(kept: Kept) -> float:
+    """The sum of absolute values of all residuals; of many rows about, from an even sample."""
+    with kept.lock:
+        step = max(1, kept.top // SAMPLE)
+        return step * float(np.abs(kept.data[: kept.top : step]).sum(dtype=np.float64))
 
 
 def give_back(kept: Kept, names: Keys, sent: Values, grads: Values) -> None:

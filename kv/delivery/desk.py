@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.delivery.repeats import again, former_life
+from kv.delivery.repeats import NOT_DONE, again, former_life
 from kv.delivery.windows import Entry, Failure, Mask, Stream, Windows, no_mask
 from kv.dispatcher.constituents import constituents_of
 from kv.dispatcher.hotkeys import keys_within
@@ -32,8 +32,6 @@ from van.message import Kind, Message, Meta, answer_to
 
 _REPEATED = (Command.PULL, Command.PUSH_PULL)  # whose values are read again
 _STEP = int(Command.STEP)
-# types of errors that settle nothing: what they are about is sent anew
-NOT_DONE = ("UnknownKeyListError", "UnknownBaseError")
 INSIDE = -1  # in the place of a piece: it is in hand inside a merged push
 STALE = "VersionMismatchError"  # likewise, of a push whose worker says so
 
@@ -295,8 +293,7 @@ class Desk:
         meta = message.meta
         if meta.constituents:
             error = answer.meta.error
-            is_final = error is not None and not (error[0] == STALE and _comes_again(meta))
-            self._settle_inside(message, error if is_final else None)
+            self._settle_inside(message, error if _is_final(error, meta) else None)
         stream = self.windows.find(meta)
         if stream is None:
             return
@@ -306,7 +303,7 @@ class Desk:
                 kept = answer if answer.meta.body is not None else None
                 if meta.cmd not in PUSHES:  # those were noted when they were applied
                     self.windows.record(stream, meta, self._extent(message), answer=kept)
-            elif error[0] not in NOT_DONE and not (error[0] == STALE and _comes_again(meta)):
+            elif _is_final(error, meta):
                 self.windows.record(stream, meta, self._extent(message), failure=error)
         stream.in_hand.discard((meta.timestamp, meta.piece))
 
@@ -380,6 +377,13 @@ def _take_masks(message: Message) -> None:
     if _is_ahead(meta) and meta.body["ahead"] is True:
         meta.body["ahead"] = message.arrays[2::3]
         message.arrays = [a for place, a in enumerate(message.arrays) if place % 3 < 2]
+
+
+def _is_final(error: Failure | None, meta: Meta) -> bool:
+    """Whether a request has failed for good; else it was applied, or is sent anew."""
+    if error is None or error[0] in NOT_DONE:
+        return False
+    return error[0] != STALE or not _comes_again(meta)
 
 
 def _comes_again(meta: Meta) -> bool:

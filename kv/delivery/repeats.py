@@ -12,6 +12,9 @@ from kv.delivery.windows import Stream, Windows
 from postoffice.postoffice import Postoffice
 from van.message import Flag, Kind, Message, Meta, answer_to
 
+# types of errors that settle nothing: what they are about is sent anew
+NOT_DONE = ("UnknownKeyListError", "UnknownBaseError")
+
 
 class Repeats:
     """Looks at the requests of one app on one node.

@@ -44,18 +44,19 @@ class Upstream(Customer):
         take: Take | None = None,
         recut: Recut | None = None,
         finish: Callable[[list[Message]], Any] | None = None,
-    ) -> None:
-        """Make a request of one message to each of some nodes.
+        after: Callable[[Message], None] | None = None,
+    ) -> int | None:
+        """Make a request of one message to each of some nodes; its timestamp, if there are any.
 
         Args:
             send: sends the messages, given timestamp and the oldest one without an answer.
             ended: called when all have answered, or it has failed.
-            take, recut, finish: see `Customer.new_request`.
+            take, recut, finish, after: see `Customer.new_request`.
         """
         if not recipients:
             ended(None)
-            return
-        first = self.new_request(recipients, finish, take=take, recut=recut)
+            return None
+        first = self.new_request(recipients, finish, take=take, recut=recut, after=after)
         self._ended[first] = ended
         try:
             send(first, self.oldest)
@@ -63,6 +64,7 @@ class Upstream(Customer):
             if self._ended.pop(first, None) is not None:
                 self.forget(first)
                 ended(error)
+        return first
 
     def send(self, message: Message) -> None:
         """As `Customer.send`; where too much waits for a server, later."""

@@ -27,6 +27,7 @@ class DispatcherConfig:
     cache_size: NBytes = 64 << 20  # bytes of rows of a table kept for other workers; 0: none
     cache_age: Seconds = 0.0  # async: how long pulls are answered from there; 0s: never
     cache_staleness: int = 16  # async: updates since then, above which they are not
+    cache_refresh: bool = True  # what is kept of pulls is refreshed, instead of pulled again
     hot_uses: int = 0  # recent uses that make a key hot: its rows leave first; 0: none does
     hot_interval: Seconds = 0.005  # hot rows wait so long at most for those of other workers
     max_under_way: int = 16  # merged pushes that servers have not answered; more are not sent

@@ -8,7 +8,6 @@ it for the time of a decision; rows are added up without it, by the executor's t
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import Counter
@@ -22,6 +21,7 @@ from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
+from kv.dispatcher.answering import Answers
 from kv.dispatcher.assignment import workers_of
 from kv.dispatcher.balance_config import BalanceConfig
 from kv.dispatcher.balancing import Balancer
@@ -30,31 +30,29 @@ from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
-from kv.dispatcher.known_tables import KnownTables
+from kv.dispatcher.known_tables import KnownTable, KnownTables
 from kv.dispatcher.measuring import Measures
+from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
+from kv.dispatcher.refusing import Error
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
 from kv.dispatcher.stepping import Steps
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.upstream import Servers
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
 from kv.retrying import Retry
-from kv.server import error_answer
 from kv.spec import TableSpec
 from kv.table_protocol import WITH_KEYS, WITH_VALUES, Command
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
-from van.errors import CodecError, PsliteError
-from van.message import Clock, Flag, Kind, Message, Meta, answer_to
-
-log = logging.getLogger(__name__)
+from van.errors import PsliteError
+from van.message import Clock, Flag, Message, Meta, answer_to
 
 _VALUED = frozenset(map(int, WITH_VALUES))
 _OUTRIGHT = (Command.ASSIGN, Command.DELETE)
-NOT_DONE = "UnknownKeyListError"  # of a push: it settles nothing, since it comes again
 
 
 class Dispatcher:
@@ -89,7 +87,15 @@ class Dispatcher:
         self.tables = KnownTables()
         self._lock = threading.RLock()
         self.servers = Servers(
-            office, self._lock, self._receive, key_cache, key_deltas, max_staleness, retry, seed
+            office,
+            self._lock,
+            self._receive,
+            key_cache,
+            key_deltas,
+            max_staleness,
+            retry,
+            seed,
+            config.cache_size if config.cache_refresh else 0,
         )
         self.executor = Executor(threads, self._break, "pslite dispatcher")
         self.failure: BaseException | None = None
@@ -105,7 +111,10 @@ class Dispatcher:
             self.balancer = Balancer(office, balance, self.measures, lambda: self._active)
             self._flushing.leaving = self.balancer.leaving
         self._balance_every = balance.check_interval
-        self._relay = Relay(self.servers, self.tables, Consistency.of(mode), seed)
+        self.packing = Packing(self.servers.encoders)
+        of_job = Consistency.of(mode), seed
+        self._relay = Relay(self.servers, self.tables, *of_job, self._define)
+        self._answers = Answers(office, self._lock, self._repeats, self._note_answer)
         self._hot = HotKeys(config.hot_uses, seed) if config.hot_uses else None
         self._pushed_at: dict[int, float] = {}  # by rank, when the last push was answered
         cache = RowCache(config, self.servers.versions, 2 * office.shape.workers)
@@ -126,6 +135,7 @@ class Dispatcher:
         self._mine: set[int] = set()
         office.on_view.append(self._see)
         office.queries.offer("dispatcher", self.facts)
+        office.statuses["kept_back"] = lambda: list(self.servers.encoders.kept_back())
 
     # -- life -------------------------------------------------------------------
 
@@ -185,6 +195,7 @@ class Dispatcher:
                 role, rank = role_and_rank(node)
                 if role is Role.WORKER:
                     self._lists.forget(node)
+                    self.packing.forget(node)
                     self._lose(rank)
 
     def _lose(self, rank: int) -> None:
@@ -219,17 +230,42 @@ class Dispatcher:
                 if handler is not None:
                     handler(message)
                 else:
-                    self._relay.take(message, self._answer, self._fail)
+                    self._relay.take(message, self._answers.answer, self._answers.fail)
             except Exception as error:  # of a request that nobody can work on
-                self._refuse(message, error)
+                self._answers.refuse(message, error)
             if self._steps.early:
                 for step, rank in self._steps.come(self._has_come):
                     self._take_step(step, rank)
 
     def _complete(self, message: Message) -> None:
-        """Bring named and coded key lists into their places."""
-        dense = [table.is_dense for table in self.tables.of(message.meta)]
+        """Bring named and coded key lists and compressed values into their places."""
+        tables = self.tables.of(message.meta)
+        dense = [table.is_dense for table in tables]
         self._lists.complete(message, dense, message.meta.cmd in _VALUED)
+        self.packing.unpack(message, tables)
+
+    def _define(self, spec: TableSpec, defined: Callable[[BaseException | None], None]) -> None:
+        """Know a table that servers have taken."""
+        if spec.compression is None:
+            self.tables.add(spec)
+            defined(None)
+        else:
+            self.executor.submit(self._defining(spec, defined))
+
+    def _defining(
+        self, spec: TableSpec, defined: Callable[[BaseException | None], None]
+    ) -> Turns[None]:
+        """The same of a table with compression, whose kernels have to be loaded."""
+        try:
+            encoder = self.packing.define(spec)
+        except Exception as error:  # the worker hears so
+            defined(error)
+            return
+        with self._lock:
+            self.tables.add(spec, encoder)
+        defined(None)
+        return
+        yield
 
     def _push(self, message: Message) -> None:
         tables = self.tables.of(message.meta)
@@ -295,7 +331,7 @@ class Dispatcher:
             with self._lock:
                 self._under_way -= 1
                 for shard in shards:
-                    self._refuse(shard.message, error)
+                    self._answers.refuse(shard.message, error)
                 self._has_left(pair)
             return
         with self._lock:
@@ -341,7 +377,7 @@ class Dispatcher:
         for pair in self._pairs:
             if cold in pair.filling.shards:
                 pair.filling.shards.remove(cold)
-        self._pushed(cold, error, said)
+        self._pushed(cold, error, said and said._replace(failed=b""))
 
     def _has_left(self, pair: Pair) -> None:
         """A buffer has been sent: another may leave, and ends of steps may follow it."""
@@ -354,12 +390,14 @@ class Dispatcher:
         message = shard.message
         self._pushed_at[shard.rank] = self.office.van.now()
         if error is not None:
-            self._fail(message, error, said)
+            self._answers.fail(message, error, said)
         elif message.meta.cmd == Command.PUSH_PULL:
-            self._ask_rows(message, [keys for keys, _ in shard.parts], True)
+            # Of the message: hot rows that went ahead are in no part of this shard.
+            parts = received(message, self.tables.of(message.meta)).parts
+            self._ask_rows(message, [keys for keys, _ in parts], True)
         else:
             clocks = self.servers.versions.clocks(shard.tables)
-            self._answer(message, Message(answer_to(message.meta, clocks=clocks)))
+            self._answers.answer(message, Message(answer_to(message.meta, clocks=clocks)))
 
     # -- pulls -------------------------------------------------------------------
 
@@ -383,9 +421,11 @@ class Dispatcher:
             clocks: tuple[Clock, ...],
         ) -> None:
             if error is not None:
-                self._fail(message, error, said)
+                self._answers.fail(message, error, said)
             else:
-                self._answer(message, Message(answer_to(meta, clocks=clocks), list(values)))
+                answer = Message(answer_to(meta, clocks=clocks), list(values))
+                self.packing.pack(answer, tables)
+                self._answers.answer(message, answer)
 
         # Where nobody waits for a worker, rounds close without it.
         may_share = meta.cmd == Command.PULL and not self._progress.finished[rank]
@@ -432,7 +472,7 @@ class Dispatcher:
 
         def answered(error: BaseException | None, said: Error | None) -> None:
             for message, _, _ in ready:
-                self._done(message, error, said)
+                self._answers.done(message, error, said)
 
         self.servers.tell(
             Command.STEP,
@@ -455,10 +495,12 @@ class Dispatcher:
         rank = role_and_rank(message.meta.sender)[1]
         rests = bool(message.meta.body and message.meta.body.get("rests"))
         self._lose(rank) if rests else self._lose_finished(rank)
+        if not rests:
+            self.packing.forget(message.meta.sender)
         body = {"rank": rank, "rests": True} if rests else {"rank": rank}
 
         def answered(error: BaseException | None, said: Error | None) -> None:
-            self._done(message, error, said)
+            self._answers.done(message, error, said)
 
         self.servers.tell(
             Command.FINISH, message.meta.flags, self.servers.living(), (), lambda _: body, answered
@@ -472,16 +514,30 @@ class Dispatcher:
 
     def _join(self, message: Message) -> None:
         """A worker comes, its pushes answered: it gets no row that was asked for before."""
+        specs = iter([TableSpec.from_dict(packed) for packed in message.meta.body["tables"]])
+
+        def go_on(error: BaseException | None) -> None:
+            with self._lock:
+                spec = next(specs, None)
+                if error is not None:
+                    self._answers.refuse(message, error)
+                elif spec is not None:
+                    self._define(spec, go_on)
+                else:
+                    self._joined(message)
+
+        go_on(None)
+
+    def _joined(self, message: Message) -> None:
+        """All tables of a worker that comes are known."""
         rank, body = role_and_rank(message.meta.sender)[1], message.meta.body
-        for packed in body["tables"]:
-            self.tables.add(TableSpec.from_dict(packed))
         self._mine.add(rank)
         if not body["rests"]:
             self._progress.await_again(rank, int(body["step"]))
         self._pushed_at[rank] = self.office.van.now()
         if self.balancer is not None:
             self.balancer.joined(rank)
-        self._answer(message, Message(answer_to(message.meta)))
+        self._answers.answer(message, Message(answer_to(message.meta)))
 
     def _leave(self, message: Message) -> None:
         """A worker goes, with all its pushes answered: nobody here waits for it."""
@@ -490,51 +546,17 @@ class Dispatcher:
         self._progress.lose(rank)
         if self.balancer is not None:
             self.balancer.left(rank)
-        self._answer(message, Message(answer_to(message.meta)))
+        self._answers.answer(message, Message(answer_to(message.meta)))
         self._look_at_all()
         self._pairs.drop_rounds(self._progress.slowest())
         self._say_steps()
 
-    # -- answers -------------------------------------------------------------------
-
-    def _done(self, message: Message, error: BaseException | None, said: Error | None) -> None:
-        if error is not None:
-            self._fail(message, error, said)
-        else:
-            self._answer(message, Message(answer_to(message.meta)))
-
-    def _fail(self, message: Message, error: BaseException, said: Error | None) -> None:
-        """Pass an error on as the server has put it."""
-        if said is not None:
-            header = answer_to(message.meta, Kind.ERROR, error=said)
-            self._answer(message, Message(header))
-        else:
-            self._refuse(message, error)
-
-    def _refuse(self, message: Message, error: BaseException) -> None:
-        log.debug("request failed: %r", message, exc_info=error)
-        self._answer(message, error_answer(message.meta, error, self.office.node_id))
-
-    def _answer(self, message: Message, answer: Message) -> None:
-        meta: Meta = message.meta
-        with self._lock:
-            if meta.cmd in _OUTRIGHT:
-                for table in self.tables.of(meta):
-                    self._reader.cache.forget(table)
-            error = answer.meta.error
-            if error is not None and error[0] == NOT_DONE:
-                stream = self._repeats.windows.find(meta)
-                if stream is not None:
-                    stream.in_hand.discard((meta.timestamp, meta.piece))
-            else:
-                self._repeats.settle(meta, answer)
-        try:
-            try:
-                self.office.send(answer)
-            except CodecError as problem:  # too large for the van
-                self.office.send(error_answer(meta, problem, self.office.node_id))
-        except PsliteError as problem:  # nobody can be told, and nobody else should suffer
-            log.warning("%s cannot send %r: %s", self.office.name, answer, problem)
+    def _note_answer(self, meta: Meta) -> None:
+        """A request is answered: rows that were set outright are not here as they are now."""
+        if meta.cmd in _OUTRIGHT:
+            for table in self.tables.of(meta):
+                self._reader.cache.forget(table)
+                self.servers.copies.drop(table)
 
     # -- telling -------------------------------------------------------------------
 
@@ -549,8 +571,16 @@ class Dispatcher:
                 "under_way": self._under_way,
                 "steps": len(self._steps),
                 "flushes": dict(self.flushes),
+                "tables": [self._facts_of(table) for table in self.tables.all()],
                 **{name: self.counts[name] for name in _COUNTED},
+                **{name: self.servers.counts[name] for name in _REFRESHED},
             }
+
+    def _facts_of(self, table: KnownTable) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": table.spec.name}
+        if table.spec.compression is not None:
+            found["compression"] = self.packing.facts(table)
+        return found
 
 
 def _keys_in(shard: Shard, table: int) -> Keys:
@@ -571,3 +601,4 @@ _COUNTED = (
     "cache_misses",
     "rows_ahead",
 )
+_REFRESHED = ("refreshed_rows", "unchanged_rows", "refresh_bytes_saved")

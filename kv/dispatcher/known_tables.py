@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kv.compression.encoder import Encoder
 from kv.cutting import Cut, cut_blocks
 from kv.dense import BlockShare, shares_of
 from kv.dispatcher.resolving import has_rounds, may_merge
@@ -17,18 +21,26 @@ from van.message import Meta
 class KnownTable:
     """One table.
 
+    Args:
+        encoder: of merged gradients on their way to servers; None: they go as they are.
+
     Attributes:
         may_merge: whether pushes of several workers may become one.
         has_rounds: whether they become one round by round.
     """
 
-    def __init__(self, spec: TableSpec) -> None:
-        self.spec, self.id = spec, table_id(spec.name)
+    def __init__(self, spec: TableSpec, encoder: Encoder | None = None) -> None:
+        self.spec, self.id, self.encoder = spec, table_id(spec.name), encoder
         self.is_dense = spec.kind == "dense"
         self.may_merge, self.has_rounds = may_merge(spec), has_rounds(spec)
         self.blocks = dense_keys(spec).keys.size if self.is_dense else 0
         self._slots: SlotMap | None = None
         self._shares: list[BlockShare] = []
+
+    @property
+    def names(self) -> NDArray[np.uint64]:
+        """The numbers of a dense table's blocks, all of which are here."""
+        return np.arange(self.blocks, dtype=np.uint64)
 
     def shares(self, slots: SlotMap) -> list[BlockShare]:
         """The blocks of a dense table on each server."""
@@ -47,9 +59,9 @@ class KnownTables:
     def __init__(self) -> None:
         self._tables: dict[int, KnownTable] = {}
 
-    def add(self, spec: TableSpec) -> None:
+    def add(self, spec: TableSpec, encoder: Encoder | None = None) -> None:
         """Servers have taken this definition."""
-        table = KnownTable(spec)
+        table = KnownTable(spec, encoder)
         self._tables.setdefault(table.id, table)
 
     def of(self, meta: Meta) -> list[KnownTable]:
@@ -68,6 +80,6 @@ class KnownTables:
             problem = "it is not defined on this dispatcher"
             raise UnknownTableError(f"id {error.args[0]:x}", problem) from None
 
-    def names(self) -> dict[int, str]:
-        """The tables' names by id."""
-        return {one: table.spec.name for one, table in self._tables.items()}
+    def all(self) -> list[KnownTable]:
+        """All of them."""
+        return list(self._tables.values())

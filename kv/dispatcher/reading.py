@@ -10,7 +10,8 @@ import numpy as np
 from kv.dispatcher.cache import Fetched, RowCache, Use
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.refusing import Error
+from kv.dispatcher.upstream import Servers
 from kv.pulling import Pull
 from van.message import Clock
 

@@ -14,7 +14,8 @@ from typing import Any
 from kv.consistency.settings import Consistency
 from kv.dispatcher.known_tables import KnownTables
 from kv.dispatcher.receiving import received
-from kv.dispatcher.upstream import Error, Servers
+from kv.dispatcher.refusing import Error
+from kv.dispatcher.upstream import Servers
 from kv.dispatcher.way import folded
 from kv.errors import KVError
 from kv.spec import TableSpec
@@ -33,12 +34,21 @@ class Relay:
 
     Args:
         servers: to whom.
-        tables: gets those that are defined.
+        tables: those that are defined.
         mode, seed: the job's, of tables that name none.
+        define: takes in a definition that servers have taken; calls back when it has, with what
+            went wrong.
     """
 
-    def __init__(self, servers: Servers, tables: KnownTables, mode: Consistency, seed: int) -> None:
-        self._servers, self._tables = servers, tables
+    def __init__(
+        self,
+        servers: Servers,
+        tables: KnownTables,
+        mode: Consistency,
+        seed: int,
+        define: Callable[[TableSpec, Callable[[BaseException | None], None]], None],
+    ) -> None:
+        self._servers, self._tables, self._define = servers, tables, define
         self._mode, self._seed = mode, seed
 
     def take(self, message: Message, answer: Answer, fail: Fail) -> None:
@@ -55,8 +65,16 @@ class Relay:
                 fail(message, error, said)
                 return
             if meta.cmd == Command.DEFINE:
-                spec = TableSpec.from_dict(meta.body)
-                self._tables.add(spec.resolved(self._mode, self._seed))
+                spec = TableSpec.from_dict(meta.body).resolved(self._mode, self._seed)
+                self._servers.office.reach(meta.sender)  # only this thread may make connections
+                self._define(spec, defined)
+            else:
+                defined(None)
+
+        def defined(error: BaseException | None) -> None:
+            if error is not None:
+                fail(message, error, None)
+                return
             body, arrays = folded(found)
             answer(message, Message(answer_to(meta, body=body), arrays))
 

@@ -14,18 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kv.asking import Asking, Entry, Lines, Question, server_ids
-from kv.cutting import Piece, Range, cut_keys, pieces_of
+from kv.compressing import CodedWrite, Encoders, compress
+from kv.compression.settings import NO_RULES
+from kv.cutting import Piece, cut_keys, pieces_of
 from kv.dispatcher.aggregating import Part
+from kv.dispatcher.ahead import AheadCoded, AheadWrite
 from kv.dispatcher.asking import Upstream
+from kv.dispatcher.copies import Copies
 from kv.dispatcher.hotkeys import Masks
 from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
+from kv.dispatcher.refreshing import Refresh, RowsHaveMovedError, reads_of
+from kv.dispatcher.refusing import Error, Refusals
 from kv.dispatcher.resolving import Resolved
 from kv.dispatcher.versions import VersionClock
+from kv.errors import KVError
 from kv.keylist import KeyList
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
@@ -37,16 +41,13 @@ from kv.remote_worker import SHORTEST_LIST
 from kv.retrying import Retry
 from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
-from postoffice.customer import Take
+from postoffice.customer import Recut, Take
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta
 
 _WHOLE = 1 << 62  # bytes of a piece: nothing is cut by size
-Error = tuple[str, str, int]
-"""Type, text and node of what was raised."""
-
 Answered = Callable[[BaseException | None, Error | None], None]
 """Called when a request is over: what went wrong, and how a server put it, if one did."""
 
@@ -60,10 +61,13 @@ class Servers:
         receive: takes what workers ask.
         key_cache, key_deltas: as for workers, see `kv.remote_worker`.
         max_staleness, retry, seed: of pushes that servers refuse as too stale, likewise.
+        copy_size: bytes of a table's rows that are kept to be refreshed; 0: none.
 
     Attributes:
         versions: the clocks that they have answered with.
         slots: who owns what, as known here.
+        encoders: what compresses merged gradients.
+        copies: rows that were pulled.
     """
 
     def __init__(
@@ -76,11 +80,14 @@ class Servers:
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         seed: int = 1,
+        copy_size: int = 0,
     ) -> None:
+        self.copies = Copies(copy_size)
         self.office, self._lock, self.versions = office, lock, VersionClock()
         self.slots = SlotMap.even(max(1, office.shape.servers))
         self.counts: Counter[str] = Counter()
         self.pushes = Upstream(TABLES_APP, 0, office, remote_error, receive)
+        self.encoders = Encoders(NO_RULES, self.pushes.is_open)
         self._stale: StalePushes | None = None
         if max_staleness is not None:
             self._stale = StalePushes(self.pushes, office.van, retry, seed)
@@ -134,16 +141,12 @@ class Servers:
             answered: called when every server has it, or one has refused it.
             masks: if these are hot rows, sent ahead: by table which pushes have each of them.
         """
-        writes: list[Writing] = [
-            self._write(table, *part) for table, part in zip(tables, parts, strict=True)
+        places = range(len(tables))
+        writes = [
+            self._gradients(tables[i], *parts[i], None if masks is None else masks[i])
+            for i in places
         ]
         is_single = len(resolved.constituents) == 1  # a merged list does not come again
-        if masks is not None:
-            writes = [
-                AheadWrite(write, mask)
-                for write, mask in zip(writes, masks, strict=True)
-                if isinstance(write, SparseWrite)
-            ]
         body: dict[str, Any] = {} if resolved.weight == 1.0 else {"weight": resolved.weight}
         if masks is not None:
             body["ahead"] = True
@@ -164,6 +167,17 @@ class Servers:
             tuple(map(tuple, resolved.constituents)),
         )
         self._ask(self.pushes, question, writes, answered, writes=writes)
+
+    def _gradients(
+        self, table: KnownTable, keys: Keys | None, values: Values, masks: Masks | None
+    ) -> Writing | CodedWrite:
+        write, encoder = self._write(table, keys, values), table.encoder
+        if masks is not None:
+            assert isinstance(write, SparseWrite), "blocks do not go ahead"
+            if encoder is None:
+                return AheadWrite(write, masks)
+            return AheadCoded(write, encoder, self._buffers, masks)
+        return write if encoder is None else CodedWrite(write, encoder, self._buffers)
 
     def _write(self, table: KnownTable, keys: Keys | None, values: Values) -> Writing:
         if keys is None:
@@ -191,9 +205,9 @@ class Servers:
         step: int,
         create: bool,
         priority: int,
-        done: Callable[[BaseException | None, Error | None, Pull], None],
+        done: Callable[[BaseException | None, Error | None, Pull | Refresh], None],
     ) -> None:
-        """Ask for rows in the name of a worker.
+        """Ask for rows in the name of a worker, or for what has changed of those that are here.
 
         Args:
             keys: by table, increasing; None of a dense one.
@@ -201,7 +215,6 @@ class Servers:
             done: called with the answers.
         """
         reads = [self._read(table, some) for table, some in zip(tables, keys, strict=True)]
-        pull = Pull(reads)
         question = Question(
             Command.PULL,
             Flag.PULL,
@@ -212,13 +225,27 @@ class Servers:
             priority,
             self._signature(tables, keys),
         )
-        self._ask(
-            self.pulls_of(rank),
-            question,
-            reads,
-            lambda error, said: done(error, said, pull),
-            pull=pull,
-        )
+        customer = self.pulls_of(rank)
+        rows = reads_of(self.copies, tables, keys, reads) if create else None
+
+        def ask_whole() -> None:
+            pull = Pull(reads)
+            ended: Answered = lambda error, said: done(error, said, pull)  # noqa: E731
+            self._ask(customer, question, reads, ended, pull=pull)
+
+        if rows is None:
+            ask_whole()
+            return
+        refresh = Refresh(rows, self.counts)
+
+        def answered(error: BaseException | None, said: Error | None) -> None:
+            if isinstance(error, RowsHaveMovedError):
+                ask_whole()
+            else:
+                done(error, said, refresh)
+
+        asked = replace(question, command=Command.REFRESH)
+        self._ask(customer, asked, rows, answered, finish=refresh.finish, recut=_give_up)
 
     def _signature(self, tables: Sequence[KnownTable], keys: Sequence[Keys | None]) -> int:
         """Of key lists that servers are to remember; 0 where they are too short."""
@@ -227,7 +254,7 @@ class Servers:
             return 0
         return signature_of(lists, self._list_seed)
 
-    def _read(self, table: KnownTable, keys: Keys | None) -> Reading:
+    def _read(self, table: KnownTable, keys: Keys | None) -> SparseRead | DenseRead:
         name, dim = table.spec.name, table.spec.dim
         if keys is None:
             shares, cut = table.shares(self.slots), table.cut(self.slots)
@@ -270,7 +297,7 @@ class Servers:
         finish: Callable[[list[Message]], Any] | None = None,
     ) -> None:
         """Send a request without arrays to servers."""
-        said: list[Error] = []
+        refusals = Refusals(self.slots)
 
         def send(timestamp: int, oldest: int) -> None:
             for server in servers:
@@ -292,7 +319,7 @@ class Servers:
 
         def take(message: Message) -> bool:
             if message.meta.error is not None:
-                said.append(message.meta.error)
+                refusals.note(message.meta)
             else:
                 answers.append(message)
             return True
@@ -301,7 +328,7 @@ class Servers:
             with self._lock:
                 if error is None and finish is not None:
                     finish(sorted(answers, key=lambda answer: answer.meta.sender))
-                answered(error, said[0] if said else None)
+                answered(error, refusals.error())
 
         self.pushes.ask(servers, send, ended, take=take)
 
@@ -312,18 +339,22 @@ class Servers:
         entries: Sequence[Entry],
         answered: Answered,
         pull: Pull | None = None,
-        writes: Sequence[Writing] = (),
+        writes: Sequence[Writing | CodedWrite] = (),
         finish: Callable[[list[Message]], Any] | None = None,
+        recut: Recut | None = None,
     ) -> None:
-        lines = self.lines
+        lines, settling = self.lines, None
         if question.body and "ahead" in question.body:  # its arrays come in threes
             lines = replace(lines, codes=[False] * len(lines.servers))
         cuts = [entry.cut for entry in entries]
         pieces: Sequence[Piece] = pieces_of(cuts, len(lines.servers), lambda server: _WHOLE)
         if writes:
             pack(writes, pieces, lines.empty)
-        asking = Asking(question, entries, pieces, lines, pull, customer, lambda: self.slots)
-        said: list[Error] = []
+            is_named = question.signature != 0
+            settling = compress(writes, pieces, question.command, is_named, self.counts)
+        newest = lambda: self.slots  # noqa: E731
+        asking = Asking(question, entries, pieces, lines, pull, customer, newest, settling)
+        refusals = Refusals(question.slots)
         answers: list[Message] = []
 
         def take(message: Message) -> bool:
@@ -331,7 +362,7 @@ class Servers:
             if not asking.take(message):
                 return False  # a server did not know the key list any more and is sent it
             if meta.error is not None:
-                said.append(meta.error)
+                refusals.note(meta)
                 return True
             self.versions.advance(meta.clocks)
             if finish is not None:
@@ -341,43 +372,38 @@ class Servers:
         def ended(error: BaseException | None) -> None:
             with self._lock:
                 if error is None and finish is not None:
-                    finish(sorted(answers, key=lambda answer: answer.meta.sender))
-                answered(error, said[0] if said else None)
+                    try:
+                        finish(sorted(answers, key=lambda answer: answer.meta.sender))
+                    except KVError as problem:
+                        error = problem
+                answered(error, refusals.error())
+
+        def late(message: Message) -> None:
+            """An answer that comes after the request has failed."""
+            if message.meta.error is not None:
+                refusals.note(message.meta)
+            if settling is not None:
+                asking.note(message)
 
         taking: Take = take
         if writes and question.command in PUSHES and self._stale is not None:
             taking = self._stale.taking(take)
-        customer.ask(
+        request = customer.ask(
             [lines.servers[piece.server] for piece in pieces],
             lambda first, oldest: self._send(asking, customer, first, oldest),
             ended,
             take=taking,
-            recut=asking.recut,
+            recut=asking.recut if recut is None else recut,
+            after=late,
         )
+        if settling is not None and request is not None:
+            self.encoders.follow(request, settling)
 
     @staticmethod
     def _send(asking: Asking, customer: Upstream, first: int, oldest: int) -> None:
         asking.send(first, oldest)
 
 
-class AheadWrite(SparseWrite):
-    """Hot rows, with the bits of the pushes that have each of them."""
-
-    __slots__ = ("_masks",)
-
-    def __init__(self, write: SparseWrite, masks: Masks) -> None:
-        for name in SparseWrite.__slots__:
-            setattr(self, name, getattr(write, name))
-        self._masks = masks
-
-    def arrays(self, server: int, part: Range) -> list[NDArray[Any]]:
-        """Keys, values and bits of a range of a server's rows."""
-        rows: Any = slice(part.start, part.stop)
-        if self.cut.order is not None:
-            rows = self.cut.rows(server, part.start, part.stop)
-        return [*super().arrays(server, part), self._masks[rows]]
-
-
-def merged_rows(parts: Sequence[Part]) -> int:
-    """How many rows a push sends on."""
-    return sum(len(np.asarray(values)) for _, values in parts)
+def _give_up(message: Message) -> bool:
+    """Cut no refresh anew: what is known of rows, another owner cannot tell."""
+    raise RowsHaveMovedError("rows have moved meanwhile")

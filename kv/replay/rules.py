@@ -9,19 +9,20 @@ from kv.errors import SettingError
 from kv.spec import TableSpec
 
 
-def checking(workers: int, *, has_order: bool) -> Callable[[TableSpec], None]:
+def checking(workers: int, *, has_order: bool, dispatchers: int = 0) -> Callable[[TableSpec], None]:
     """What raises SettingError for such a table, given its definition with its mode resolved.
 
     Args:
         workers: of the job.
         has_order: whether a record holds the order of requests; else rounds or a single worker
             must make it not matter.
+        dispatchers: of the job.
     """
 
     def check(spec: TableSpec) -> None:
         problem = _of_time(spec)
         if problem is None and not has_order and workers > 1:
-            problem = _of_order(spec)
+            problem = _of_order(spec) or (_of_merging(spec) if dispatchers else None)
         if problem is not None:
             raise SettingError(f"table {spec.name}", problem)
 
@@ -52,3 +53,14 @@ def _of_order(spec: TableSpec) -> str | None:
             "fix for several workers; use refuse or spill"
         )
     return None
+
+
+def _of_merging(spec: TableSpec) -> str | None:
+    chain = spec.compression and spec.compression.dispatcher_server
+    if chain is None or not chain.loses:
+        return None
+    return (
+        f"compression {chain} on the link dispatcher-server keeps back what depends on whether a "
+        f"round's pushes leave as one, which [run] deterministic cannot fix; say "
+        f"{spec.name}@dispatcher-server = none in [compression]"
+    )

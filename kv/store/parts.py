@@ -264,6 +264,18 @@ class Parts:
         """Weights of `keys`, cut by `cut`, into `out`; see `SparseStore.pull`."""
         yield from beside([self._pull_piece(piece, keys, create, out) for piece in cut])
 
+    def versions_of(self, keys: Keys, cut: Cut) -> Turns[NDArray[np.int64]]:
+        """When the row of each of the keys last changed; 0 where there is none in memory."""
+        out = np.zeros(keys.size, np.int64)
+        for piece in cut:
+            for some in self._chunks(piece):
+                mine = piece.take(keys, some)
+                with piece.part.lock:
+                    found = piece.part.store.row_versions(mine, piece.rows(mine, some.start))
+                out[some if piece.places is None else piece.places[some]] = found
+                yield
+        return out
+
     def push(
         self,
         keys: Keys,

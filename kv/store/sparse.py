@@ -231,6 +231,18 @@ class SparseStore:
         rows, absent, on_disk = self.index.find(frozen(keys))
         return None if absent or on_disk else rows
 
+    def row_versions(self, keys: Keys, rows: Rows | None = None) -> NDArray[np.int64]:
+        """The version of each of the keys' rows, int64 (n,); 0 where there is none in memory.
+
+        Args:
+            rows: what `locate` said of `keys` in this `generation`.
+        """
+        if rows is None:
+            rows, _, _ = self.index.find(frozen(keys))
+        versions = self.index.records[np.maximum(rows, 0), records.VERSION].astype(np.int64)
+        versions[rows < 0] = 0
+        return versions
+
     def absent(self, keys: Keys) -> Keys:
         """Those of `keys` that have no row."""
         rows, absent, _ = self.index.find(frozen(keys))

@@ -128,6 +128,16 @@ def test_tables_are_refused_where_neither_rounds_nor_a_record_fix_them(
                 check(spec)
 
 
+def test_what_dispatchers_keep_back_depends_on_timing() -> None:
+    merged = table(compression="topk:0.1")
+    plain = table(compression={"worker-dispatcher": "topk:0.1", "dispatcher-server": "zstd"})
+
+    checking(2, has_order=False)(merged)
+    checking(2, has_order=False, dispatchers=1)(plain)
+    with pytest.raises(SettingError, match="t@dispatcher-server = none"):
+        checking(2, has_order=False, dispatchers=1)(merged)
+
+
 def test_a_job_that_is_to_repeat_keeps_its_servers() -> None:
     grows = Growth(parse_job(FIXED + SYNC), False, lambda rank: True, lambda: True)
 

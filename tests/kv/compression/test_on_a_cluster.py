@@ -10,6 +10,7 @@ import pytest
 
 import kv.remote_worker
 import pslite
+from kv.compressing import Encoders
 from kv.compression.settings import Rules
 from kv.consistency.settings import SSP, Async, Consistency, SemiSync, Sync
 from kv.errors import MissingKeyError, NonFiniteError, VersionMismatchError
@@ -77,9 +78,13 @@ class Ledger:
 
     def keep(self, worker: RemoteWorker) -> None:
         """Add what a worker keeps, when nothing of it is under way."""
-        self.counts.append(worker.encoders.stats())
+        self.keep_of(worker.encoders)
+
+    def keep_of(self, encoders: Encoders) -> None:
+        """Add what a node keeps."""
+        self.counts.append(encoders.stats())
         for name, total in (("user", self.kept), ("w", self.dense_kept)):
-            kept: Any = worker.encoders._kept.get(table_id(name))
+            kept: Any = encoders._kept.get(table_id(name))
             if kept is not None and name == "user":
                 kept.validate()
                 keys, values = kept.items()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kv.delivery.desk import Desk
+from kv.errors import UnknownBaseError
 from kv.placement import SlotMap
 from kv.table_protocol import TABLES_APP, Command
-from van.message import Kind, Message, Meta
+from van.message import Kind, Message, Meta, answer_to
 
 WORKER, OTHER, DISPATCHER = 9, 11, 1 << 20
 INSIDE = (OTHER, 1, TABLES_APP, 0, 7, 7, ())
@@ -72,3 +73,15 @@ def test_what_is_inside_is_remembered_though_the_dispatcher_has_died_meanwhile()
     assert desk.admit(direct()) is None
 
     assert [answer.meta.kind for answer in sent] == [Kind.OK]
+
+
+def test_what_is_inside_a_merged_push_that_is_sent_anew_has_not_failed() -> None:
+    desk, sent = desk_and_answers()
+    request = merged(DISPATCHER)
+    assert desk.admit(request) is not None
+
+    error = (UnknownBaseError.__name__, "the update before is not known here", 8)
+    desk.settle(request, Message(answer_to(request.meta, Kind.ERROR, error=error)))
+
+    assert desk.admit(merged(DISPATCHER)) is not None
+    assert sent == []
