@@ -26,6 +26,8 @@ Towards a worker a dispatcher is a server that owns everything, towards servers 
     assignment    which worker has which dispatcher
     way           a worker's way through its dispatcher, and around it when that is dead
     changing      from one way to another
+    members       workers that come and go, as the dispatcher sees them
+    restarting    workers that begin again
     measuring     what waits, and how long sums take
 
 and when it has too much to do:
