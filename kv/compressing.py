@@ -21,7 +21,7 @@ from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent, Mask
 from kv.compression.encoder import Coded, Encoder
 from kv.compression.kept import Kept, KeptBlocks, KeptRows, magnitude_of
 from kv.compression.rehearsal import play
-from kv.compression.settings import Rules
+from kv.compression.settings import ALL, KINDS, Rules, is_target
 from kv.cutting import Cut, Piece, Range
 from kv.delivery.recutting import Recut, Root
 from kv.dense import BlockShare
@@ -55,6 +55,31 @@ class Encoders:
         self._kept: dict[int, Kept] = {}
         self._encoders: dict[tuple[int, str], Encoder | None] = {}
         self._names: dict[int, str] = {}
+        self._when_busy: frozenset[str] = frozenset()
+        self._is_busy = True
+
+    def compress_when_busy(self, targets: Sequence[str]) -> None:
+        """Let tables go plain until `switch` says that the link is busy; before any is defined.
+
+        Args:
+            targets: names of tables, `sparse`, `dense`, or `*`.
+        """
+        self._when_busy, self._is_busy = frozenset(targets), False
+
+    def switch(self, is_busy: bool) -> list[str]:
+        """Compress what is to be so on a busy link, or no more; the names of those tables."""
+        with self._lock:
+            self._is_busy = is_busy
+            changed = set()
+            for (identity, _), encoder in self._encoders.items():
+                name = self._names[identity]
+                if encoder is not None and self._is_by_need(name) and encoder.is_on != is_busy:
+                    encoder.is_on = is_busy
+                    changed.add(name)
+        return sorted(changed)
+
+    def _is_by_need(self, table: str) -> bool:
+        return is_target(self._when_busy, table, self._defined.get(table, ""))
 
     def resolve(self, spec: TableSpec) -> TableSpec:
         """The definition with the job's compression, where it has none of its own."""
@@ -64,7 +89,9 @@ class Encoders:
 
     def unused(self) -> list[str]:
         """Keys of the rules that name no table which was defined."""
-        return self.rules.unused(self._defined)
+        known = {*self._defined, *KINDS, ALL}
+        by_need = [target for target in self._when_busy if target not in known]
+        return [*self.rules.unused(self._defined), *sorted(by_need)]
 
     def of(self, spec: TableSpec, link: str) -> Encoder | None:
         """The encoder of a resolved definition on a link; None: values go as they are."""
@@ -78,9 +105,10 @@ class Encoders:
             if place not in self._encoders:
                 play(chain)
                 kept = self._residuals(spec, identity) if chain.keeps_errors else None
-                self._encoders[place] = Encoder(
+                encoder = self._encoders[place] = Encoder(
                     chain, spec.dim, kept, spec.kind == "dense", spec.compression.memory
                 )
+                encoder.is_on = self._is_busy or not self._is_by_need(spec.name)
             self._names[identity], self.are_used = spec.name, True
             return self._encoders[place]
 

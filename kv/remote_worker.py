@@ -1,60 +1,44 @@
 """A worker of a cluster: its tables' requests, its steps, barriers and gathers.
 
-Fits `kv.protocols.Worker`, as `kv.local_worker.LocalWorker` does for one process. A request goes to
-each server that owns some of its keys, all tables of a `pull_many` in one message, or in several
-where it is large (`kv.cutting`).
+Fits `kv.protocols.Worker`, as `kv.local_worker.LocalWorker` does for one process. How its requests
+reach servers is in `kv.conversation`, its steps are in `kv.keeping_step`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces, server_ids
+from kv.asking import Question
 from kv.clipping import Clipping
-from kv.compressing import CodedWrite, Encoders, compress
-from kv.compression.settings import NO_RULES, WORKER_DISPATCHER, WORKER_SERVER, Rules
-from kv.consistency.position import Position
+from kv.compressing import CodedWrite
+from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency, SemiSync
 from kv.consistency.staleness import together
-from kv.cutting import PIECE, SHARED_PIECE, Cut, cut_keys
+from kv.cutting import Cut, cut_keys
 from kv.defining import DefinesTables
+from kv.dispatcher.balance_config import BalanceConfig
 from kv.dispatcher.way import (
-    THROUGH,
-    Way,
-    addressed,
-    is_dispatcher,
-    told_directly,
     unfolded,
-    unfolding,
 )
-from kv.errors import KVError, NonFiniteError, SettingError
-from kv.gather import Gatherer
+from kv.errors import NonFiniteError, SettingError
+from kv.keeping_step import KeepsStep
 from kv.keylists.merged import MergedLists
-from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
-from kv.leases.client import RemoteLeases
-from kv.leases.pieces import DataSet
-from kv.leases.reader import Shards
 from kv.pipelining import Pipeline
-from kv.placement import SlotMap
 from kv.prefetching import Prefetched, Prefetches, PulledAhead
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
-from kv.pushing import DenseWrite, SparseWrite, Writing, pack
-from kv.remote import remote_error
+from kv.pushing import DenseWrite, SparseWrite, Writing
 from kv.retrying import Retry
 from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec
-from kv.stale import StalePushes
-from kv.table_protocol import PUSHES, TABLES_APP, Command, table_id
+from kv.table_protocol import Command, table_id
 from kv.tables import (
     Keys,
     RemoteDenseTable,
@@ -65,21 +49,16 @@ from kv.tables import (
     own_table,
     wanted_of,
 )
-from postoffice.customer import Customer, Finish
 from postoffice.errors import ClusterStoppedError
-from postoffice.node import Group
 from postoffice.postoffice import Postoffice
-from postoffice.resending import Place
-from postoffice.view import ClusterView
-from van.buffers import Buffers
 from van.errors import PsliteError
-from van.message import Clock, Flag, Message, Meta
+from van.message import Flag, Message
 
 _CREATING, _READING = {"create": True}, {"create": False}  # bodies of pulls; nobody changes them
 SHORTEST_LIST = 1500  # keys of a request; fewer are sent again, which is as quick as remembering
 
 
-class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
+class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     """A worker node's tables, steps and collectives. See `kv.protocols.Worker`.
 
     Args:
@@ -97,11 +76,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         is_deterministic: nothing that this worker gets may depend on timing: rows come by their
             keys, and there is no prefetch beside other workers.
         compression: the job's, of tables that name none.
-
-    Attributes:
-        encoders: what compresses gradients; its `stats` say what that saved.
-        counts: key lists sent, named and sent again, bytes of keys and of values saved, prefetches
-            used.
+        balance: which of it only a busy link is to have.
     """
 
     def __init__(
@@ -118,51 +93,27 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         retry: Retry = Retry(),  # noqa: B008 (it is frozen)
         is_deterministic: bool = False,
         compression: Rules = NO_RULES,
+        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
     ) -> None:
-        self.office = office
         self._mode, self._seed = Consistency.of(mode), seed
-        self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)
-        self._others: dict[int, Customer] = {}  # by application
-        self._gatherer = Gatherer(office)
-        self.leases = RemoteLeases(office)
-        self._steps, self._may_move = 0, may_move
-        self._position, self._last_step = Position(), -1
+        super().__init__(
+            office,
+            has_rounds=self._mode.counts_steps,
+            may_move=may_move,
+            seed=seed,
+            key_cache=key_cache,
+            key_deltas=key_deltas,
+            piece=piece,
+            max_staleness=max_staleness,
+            retry=retry,
+            compression=compression,
+            balance=balance,
+        )
         self.is_deterministic = is_deterministic
-        self._defined: dict[int, set[tuple[int, int]]] = {}  # table -> servers' lives that know it
-        self._specs: dict[int, TableSpec] = {}  # of all tables, by id
-        self._bases: dict[tuple[int, int], int] = {}  # table, server -> clock of the last pull
-        self.max_staleness = max_staleness
-        self._stale: StalePushes | None = None
-        self.way = Way(office)
-        if max_staleness is not None and not self.way.is_open:  # a dispatcher tries again itself
-            self._stale = StalePushes(self._customer, office.van, retry, seed)
-        self._has_rounds = self._mode.counts_steps  # else ends of steps need not be said
-        self._rests = self._has_begun = False
-        self._newest = SlotMap.even(max(1, office.shape.servers))
-        self.slots = THROUGH if self.way.is_open else self._newest
-        office.on_view.append(self._see)
-        office.statuses["work"] = lambda: [self._steps, self._customer.requests]
-        self._cut_before = 0  # requests below this timestamp were cut by an older map
-        self._closed = False
         self.on_close: Callable[[], None] | None = None  # called once, after the goodbye
-        self.counts: Counter[str] = Counter()
-        self.buffers = Buffers()
-        self._key_cache, self._key_deltas, self._piece = key_cache, key_deltas, piece
         self.merged = MergedLists()
         self._list_seed = secrets.randbits(64)
-        self._sent = SentLists(key_cache)
-        self._lines: Lines | None = None
         self._prefetches = Prefetches()
-        self.encoders = Encoders(compression, self._customer.is_open)
-        self.link = WORKER_DISPATCHER if self.way.is_open else WORKER_SERVER
-
-    @property
-    def rank(self) -> int:
-        return self.office.rank
-
-    @property
-    def num_workers(self) -> int:
-        return self.office.shape.workers
 
     def _sparse(self, spec: TableSpec) -> RemoteSparseTable:
         return RemoteSparseTable(self, self._define(spec))
@@ -185,93 +136,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
                 self.ask_all(Command.STEP, body={"clock": self._steps - 1})
         return spec
 
-    def _lives(self, servers: Sequence[int]) -> set[tuple[int, int]]:
-        """The servers with their incarnations."""
-        nodes = self.office.nodes
-        return {(server, nodes[server].incarnation) for server in servers if server in nodes}
-
-    def _define_where_new(self, tables: Sequence[Table], servers: Sequence[int]) -> None:
-        """Define tables on servers that have come since they were defined."""
-        for table in tables:
-            self._define_on(table.id, table.spec, servers)
-
-    def _define_on(self, identity: int, spec: TableSpec, servers: Sequence[int]) -> None:
-        lives = self._lives(servers)
-        new = [server for server, _ in sorted(lives - self._defined[identity])]
-        if new:
-            body = spec.to_dict()
-            self._customer.wait(self._tell(Command.DEFINE, Flag.NONE, new, body=body))
-            self._defined[identity] |= lives
-
-    def lines(self) -> Lines:
-        """The way to the servers, found once the node has started."""
-        if self._lines is None:
-            self._lines = Lines.of(
-                self.office,
-                self.slots,
-                self._key_deltas,
-                self._sent,
-                self.counts,
-                self.buffers,
-                self.way.node if self.slots is THROUGH else None,
-            )
-        return self._lines
-
-    def _see(self, old: ClusterView, new: ClusterView) -> None:
-        """What the scheduler says has changed; called by the thread that drives the van."""
-        self.way.see(old, new)
-        if new.map_version > old.map_version:
-            slots = SlotMap.from_bytes(new.map_blob)
-            self.learn_map(replace(slots, version=new.map_version))
-
-    def learn_map(self, slots: SlotMap) -> None:
-        """Know a newer slot map: requests are cut by it from the next one on."""
-        if slots.version > self._newest.version:
-            self._newest = slots
-
-    def _adopt_map(self) -> None:
-        """Between two requests, so that one is cut by one map."""
-        if self._newest is not self.slots and not self.way.is_open:
-            self.slots, self._lines, self.link = self._newest, None, WORKER_SERVER
-            self._cut_before = self._customer.requests
-
-    def _come_back(self) -> None:
-        """Go through the dispatcher again, which was started again, once nothing is under way.
-
-        Not while a pull ahead is: it may wait for a step of this worker.
-        """
-        reads = (Command.PULL, Command.PUSH_PULL)
-        if any(message.meta.cmd in reads for _, message in self._customer.unanswered()):
-            return
-        self.office.wait(
-            lambda: not self._customer.pending, what=lambda: "all answers of the servers"
-        )
-        self._customer.come_back_to(self.way.node)
-        self.way.open_again()
-        if self.way.is_open:
-            self.slots, self._lines, self.link = THROUGH, None, WORKER_DISPATCHER
-            for identity, spec in self._specs.items():
-                self._define_on(identity, spec, [self.way.node])
-
-    def _keep_order(self) -> None:
-        """Wait until what comes next cannot overtake a push that goes another way.
-
-        That is one which was refused or sent to others, or was cut by an older map: its rows may
-        have another owner by now, who has yet to get it.
-        """
-
-        def is_kept() -> bool:
-            cut_before = self._cut_before
-            older = (
-                [p for p, _ in self._pushes_under_way() if p[0] < cut_before] if cut_before else []
-            )
-            return not older and not self._customer.astray
-
-        self.office.wait(is_kept, what=lambda: "pushes whose rows have moved")
-        self._cut_before = 0
-
-    # -- moving values --------------------------------------------------------------------
-
     def pull_many(
         self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
     ) -> list[Values]:
@@ -280,14 +144,14 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
     def pull_wanted(self, wanted: Sequence[Wanted], create: bool, priority: int) -> list[Values]:
         """What tables call: read what they have prepared."""
-        if self.way.is_back:
-            self._come_back()
         if self._prefetches:
             found = self._prefetches.take(self._prefetch_place(wanted, create), wanted)
             if found is not None:
                 self.counts["prefetch_used"] += 1
                 self._take(found)
                 return found.values_for(wanted)
+        if self._changing is not None:
+            self._change_way()
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority)
         try:
@@ -314,6 +178,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if self.is_deterministic and self.num_workers > 1:
             problem = "what it brings depends on when servers answer; pull, or do without it"
             raise SettingError("prefetch in a job with [run] deterministic", problem)
+        if self._changing is not None:
+            self._change_way()
         wanted = [wanted_of(read).unique() for read in reads]
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority, is_quiet=True)
@@ -327,6 +193,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
     ) -> PulledAhead:
         """Start a pull for the step that is `steps` after this one; see `kv.protocols.Worker`."""
+        self._change_way()
         given = [wanted_of(read) for read in reads]
         wanted = [read.unique() for read in given]
         pull = Pull([self._read(read) for read in wanted])
@@ -388,6 +255,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         try:
             if clipping is not None:
                 writes = clipping.clipped(writes)
+            if self._changing is not None:
+                self._change_way()
             return self._start_push(_wanted_by(writes), writes, weight, priority)
         except NonFiniteError as error:
             raise self._unsent(error, writes) from None
@@ -410,6 +279,8 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         self, wanted: Sequence[Wanted], writes: Sequence[Write], weight: float, priority: int
     ) -> list[Values]:
         """What tables call: write, and read what they have prepared."""
+        if self._changing is not None:
+            self._change_way()
         pull = Pull([self._read(read) for read in wanted])
         try:
             request = self._start_push(wanted, writes, weight, priority, pull)
@@ -451,6 +322,7 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             self._signature_to_send(wanted),
             self._bases,
         )
+        self._is_amid_step = True
         return self._ask(question, entries, pull, writes=entries)
 
     def _gradients(self, wanted: Wanted, values: Values) -> Writing | CodedWrite:
@@ -458,7 +330,9 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         if table.link is not self.link:
             table.take_link(self.link)
         encoder = table.encoder
-        return write if encoder is None else CodedWrite(write, encoder, self.buffers)
+        if encoder is None or encoder.is_idle:
+            return write
+        return CodedWrite(write, encoder, self.buffers)
 
     def _write(self, wanted: Wanted, values: Values, what: str) -> Writing:
         table, keylist = wanted.table, wanted.keylist
@@ -493,114 +367,12 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
         ]
         return signature_of(lists, self._list_seed)
 
-    # -- requests -------------------------------------------------------------------------
-
-    def _ask(
-        self,
-        question: Question,
-        entries: Sequence[Entry],
-        pull: Pull | None = None,
-        finish: Finish | None = None,
-        is_quiet: bool = False,
-        writes: Sequence[Writing | CodedWrite] = (),
-    ) -> Request:
-        """Send a request about tables, cut by server and size; returns its timestamp.
-
-        Args:
-            pull: takes the answers, if the request reads.
-            writes: the entries, if it writes.
-        """
-        if self._closed:
-            raise KVError("this worker is closed")
-        if self._cut_before or self._customer.astray:
-            self._keep_order()
-        lines = self.lines()
-        cuts = [entry.cut for entry in entries]
-        least = PIECE if self._piece is None else self._piece
-        pieces = cut_in_pieces(cuts, len(lines.servers), self._piece_to, least)
-        settling = None
-        if writes:
-            pack(writes, pieces, lines.empty)
-            if self.encoders.are_used:
-                is_named = question.signature != 0
-                settling = compress(writes, pieces, question.command, is_named, self.counts)
-        asking = Asking(
-            question, entries, pieces, lines, pull, self._customer, lambda: self._newest, settling
-        )
-        takes = pull is not None or question.signature != 0 or settling is not None
-        take: Callable[[Message], bool] | None = asking.take if takes else None
-        if writes and self._stale is not None:
-            take = self._stale.taking(take)
-        made: list[int] = []
-        try:
-            request = self._customer.new_request(
-                [lines.servers[piece.server] for piece in pieces],
-                finish,
-                take=take,
-                recut=asking.recut,
-                cuts=[piece.number for piece in pieces],
-                is_quiet=is_quiet,
-                after=None if settling is None else asking.note,
-                made=made,
-            )
-            asking.send(request, self._customer.oldest)
-        except BaseException:
-            for timestamp in made:
-                self._customer.forget(timestamp)  # nobody will answer it
-            raise
-        if settling is not None:
-            self.encoders.follow(request, settling)
-        self._adopt_map()
-        return request
-
-    def _servers(self) -> list[int]:
-        """Node ids of who is asked about all: the servers that live, or the dispatcher."""
-        self._adopt_map()
-        return [self.way.node] if self.slots is THROUGH else self._living_servers()
-
-    def _living_servers(self) -> list[int]:
-        nodes, gone = self.office.nodes, self.office.view.gone
-        return [s for s in server_ids(self.office, self._newest) if s in nodes and s not in gone]
-
-    def _piece_to(self, server: int) -> int:
-        """Bytes of rows in a piece to the server of that rank."""
-        if self._piece is not None:
-            return self._piece
-        if self.slots.has_backups:  # what a server applies of a piece it applies under one lock
-            return PIECE
-        is_shared = self.office.van.shares_memory(self.lines().servers[server])
-        return SHARED_PIECE if is_shared else PIECE
-
-    def ask_all(
-        self,
-        command: Command,
-        tables: Sequence[Table] = (),
-        body: Any = None,
-        finish: Finish | None = None,
-    ) -> Any:
-        """Ask every server the same and wait; the result of `finish` over the answers."""
-        self._let_pushes_arrive()
-        servers = self._servers()
-        self._define_where_new(tables, servers)
-        return self._customer.wait(self._tell(command, Flag.NONE, servers, tables, body, finish))
-
-    def ask_one(self, server: int, command: Command, table: Table, body: Any) -> Message:
-        """Ask one server about a table and wait; its answer."""
-        self._let_pushes_arrive()
-        asked = self._servers()
-        if self.slots is THROUGH:
-            (through,) = asked
-            server, body = through, addressed(body, server)
-        self._define_where_new([table], [server])
-        request = self._tell(command, Flag.NONE, [server], [table], body, finish=list)
-        answers: list[Message] = self._customer.wait(request)
-        return answers[0]
-
     def ask_owners(
         self, command: Command, wanted: Wanted, values: Values | None = None
     ) -> list[Message]:
         """Ask the owners of keys or blocks, with the `values` of theirs, and wait; all answers."""
         self._let_pushes_arrive()
+        self._change_way()
         question = Question(command, Flag.PUSH, [wanted.table.id], self._steps, self.slots)
         if values is None:
             request = self._ask(question, [self._read(wanted)], finish=unfolded)
@@ -609,79 +381,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
             request = self._ask(question, [write], finish=unfolded, writes=[write])
         answers: list[Message] = self._customer.wait(request)
         return answers
-
-    def _pushes_under_way(self) -> list[tuple[Place, Message]]:
-        """The messages of pushes that have no answer."""
-        return [item for item in self._customer.unanswered() if item[1].meta.cmd in PUSHES]
-
-    def _let_pushes_arrive(self) -> None:
-        """Before what is not a pull or push: one that is sent again would come after it."""
-        under_way = {place[0] for place, _ in self._pushes_under_way()}
-        if under_way:
-            self.office.wait(
-                lambda: not any(map(self._customer.is_open, under_way)),
-                what=lambda: "answers to the pushes before",
-            )
-
-    def _tell(
-        self,
-        command: Command,
-        flags: Flag,
-        servers: Sequence[int],
-        tables: Sequence[Table] = (),
-        body: Any = None,
-        finish: Finish | None = None,
-        before: Sequence[tuple[Place, Message]] = (),
-        take: Callable[[Message], bool] | None = None,
-    ) -> Request:
-        """Send a request without arrays; returns its timestamp.
-
-        Args:
-            before: pushes that the servers must have had first.
-            take: called with each answer.
-        """
-        if self._closed:
-            raise KVError("this worker is closed")
-        clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
-        through = bool(servers) and is_dispatcher(servers[0])
-        with self._customer.sending() as made:
-            timestamp = self._customer.new_request(
-                servers,
-                unfolding(finish) if through else finish,
-                take=take,
-                recut=self._tell_directly if through else None,
-                made=made,
-            )
-            oldest = self._customer.oldest
-            for server in servers:
-                meta = Meta(
-                    recipient=server,
-                    flags=flags,
-                    app=TABLES_APP,
-                    timestamp=timestamp,
-                    oldest=oldest,
-                    piece=1,
-                    map_version=self.slots.version,
-                    cmd=command,
-                    clocks=clocks,
-                    body=_after(body, before, server) if before else body,
-                )
-                self._customer.send(Message(meta))
-        return timestamp
-
-    def _tell_directly(self, message: Message) -> bool:
-        """Tell the servers what a dispatcher was told that has died."""
-        if message.meta.piece > 1:  # it was told them, and who has gone needs it no more
-            return False
-        first = message.meta.timestamp
-        before = [item for item in self._pushes_under_way() if item[0][0] < first]
-        made = told_directly(
-            message, self._living_servers(), lambda body, server: _after(body, before, server)
-        )
-        for each in made:
-            each.meta.map_version = self._newest.version
-            self._customer.send(each)
-        return True
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the optimiser's learning rate is `lr`, on every server.
@@ -694,153 +393,6 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
     def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
         """How stale the pushes to the table were, see `kv.protocols.Worker.staleness`."""
         return together(stats["staleness"] for stats in own_table(table).stats())
-
-    def wait(self, request: Request, timeout: float | None = None) -> None:
-        """Return when every server has answered.
-
-        Raises:
-            KVError: what a server's handler raised, naming table and node.
-            RequestTimeoutError: not all have answered after `timeout` seconds.
-            ClusterStoppedError: the cluster ended.
-        """
-        self._customer.wait(request, timeout)
-
-    # -- keeping step ---------------------------------------------------------------------
-
-    def customer_of(self, app: int) -> Customer:
-        """This worker's end of its conversation with another application of the servers."""
-        if app not in self._others:
-            self._others[app] = Customer(app, 0, self.office, make_error=remote_error)
-        return self._others[app]
-
-    @property
-    def steps(self) -> int:
-        """Steps completed; of a worker that was started again, those of its former lives, too."""
-        if self._has_rounds:
-            self._begin()
-        return self._steps
-
-    def _begin(self) -> None:
-        """Go on where a former life of this worker was, if there was one and the others wait.
-
-        It may have said the end of a step to some servers only: that step counts everywhere. What
-        it pushed after that is to be pushed again, so rounds forget it.
-        """
-        if self._has_begun:
-            return
-        self._has_begun = True
-        office = self.office
-        if office.shape.failures.on_worker == "restart" and office.node_id in office.view.fenced:
-            for known in self.ask_all(Command.BEGIN, body={"clock": None}, finish=_bodies_of):
-                self._steps = max(self._steps, known["completed"])
-                self._position.begin_at(known["position"])
-            body = {"clock": self._steps, "position": self._position.next}
-            self.ask_all(Command.BEGIN, body=body)
-
-    def resume_at(self, steps: int, clocks: Iterable[tuple[str, int]] = ()) -> None:
-        """Go on after so many steps, with those clocks by table; the servers know them already."""
-        self._steps = steps
-        self._position.resume((table_id(name), clock) for name, clock in clocks)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this worker leads what all do together."""
-        return self._gatherer.is_collector
-
-    def ranks_here(self) -> set[int]:
-        """Ranks of the workers that a barrier waits for."""
-        return self._gatherer.awaited()
-
-    def passed(self, barrier: str) -> int:
-        """How often that barrier was passed, as far as this worker knows."""
-        return self.office.passed(Group.WORKERS, barrier)
-
-    def step(self) -> None:
-        """This worker's step is over; raises the error of a push that nobody has waited for.
-
-        The step counts all the same.
-        """
-        if self._has_rounds:
-            # A push that is under way, or must be sent again, belongs before the step's end.
-            if (self._may_move or self.office.view.map_version) and not self.way.is_open:
-                # Another server may become the owner of a push's rows. It would not know that the
-                # push is to come, so it must be there before any server hears of the step's end.
-                self.office.wait(
-                    lambda: not self._pushes_under_way(), what=lambda: "the pushes of a step"
-                )
-            before = self._pushes_under_way()
-            flags = Flag.PUSH | Flag.EVERYWHERE
-            body: dict[str, Any] = {"clock": self._steps}
-            take = None
-            if self._position:
-                clocks = [(table, clock) for (table, _), clock in self._bases.items()]
-                body["position"] = self._position.step(clocks, self._hear_out)
-                take = self._hear
-            servers = self._servers()
-            self._last_step = self._tell(
-                Command.STEP, flags, servers, body=body, before=before, take=take
-            )
-        self._steps += 1
-        self._customer.raise_failed()
-
-    def _hear(self, answer: Message) -> bool:
-        """What is answered to the end of a step."""
-        if answer.meta.body is not None:
-            self._position.hear(answer.meta.body["round"])
-        return True
-
-    def _hear_out(self) -> None:
-        """Wait for the answers to the end of the step before."""
-        last = self._last_step
-        self.office.wait(
-            lambda: self._customer.is_done(last), what=lambda: "the end of the step before"
-        )
-
-    def finish(self) -> None:
-        """This worker pushes no more and nobody waits for its steps; it may still pull."""
-        self._customer.wait_all()
-        self.ask_all(Command.FINISH)
-
-    def rest(self) -> None:
-        """Nobody waits for this worker's steps from now on, though it may push and step again.
-
-        A second call does nothing, nor does any where no table counts steps.
-        """
-        if self._has_rounds and not self._rests:
-            self._rests = True
-            self._customer.wait_all()
-            self.ask_all(Command.FINISH, body={"rests": True})
-
-    def barrier(self, name: str = "") -> None:
-        """Return when all workers have come here and their pushes are answered."""
-        self._customer.wait_all()
-        if self.way.is_back:
-            self._come_back()
-        self.office.barrier(Group.WORKERS, name)
-
-    def gather(self, value: Any) -> list[Any] | None:
-        """Collect a value of each worker at rank 0; see `kv.protocols.Worker.gather`."""
-        return self._gatherer.gather(value)
-
-    def shards(
-        self,
-        name: str,
-        records: int,
-        *,
-        epochs: int = 1,
-        unit: int = 1,
-        grain: int = 1,
-        in_parts: bool = False,
-    ) -> Shards:
-        """The pieces of a data set that fall to this worker; see `kv.protocols.Worker.shards`."""
-        parts = self.num_workers if in_parts else 1
-        size = {"records": records, "epochs": epochs, "unit": unit, "grain": grain}
-        data = DataSet(name=name, parts=parts, **size)
-        return Shards(self.leases, data, self._customer.wait_all, self.rest)
-
-    def has_begun(self, name: str) -> bool:
-        """Whether pieces of that data set were given away."""
-        return name in self.leases.look().begun
 
     def close(self, failure: str | None = None) -> None:
         """Wait for what is under way, then say goodbye.
@@ -884,13 +436,3 @@ class RemoteWorker(DefinesTables[RemoteSparseTable, RemoteDenseTable]):
 
 def _wanted_by(writes: Sequence[Write]) -> list[Wanted]:
     return [wanted_of(write[:-1] if len(write) == 3 else write[0]) for write in writes]
-
-
-def _bodies_of(answers: Sequence[Message]) -> list[Any]:
-    return [answer.meta.body for answer in answers]
-
-
-def _after(body: Any, before: Sequence[tuple[Place, Message]], server: int) -> dict[str, Any]:
-    """The body of a request that `server` is to look at after those pushes to it."""
-    after = [[timestamp, piece] for (timestamp, node, piece), _ in before if node == server]
-    return {**body, "after": after} if after else body

@@ -20,6 +20,9 @@
     CHANGED    -                          start, count, since,  keys, values; next, until in body
                                           until
     UNSENT     -                          count                 -
+    JOIN       -                          step, position,       -
+                                          rests, tables
+    LEAVE      -                          -                     -
     REFRESH    keys, what is known        create, rank          values of changed rows per table,
                of their rows                                    then a bit for each row; known in
                                                                 body
@@ -27,6 +30,10 @@
 REFRESH is a PULL by whom has some of the rows already (`kv.refreshing`).
 
 PUSH_PULL is a PUSH and then a PULL of the same keys, which may be held back as any other.
+
+JOIN and LEAVE are said to dispatchers only: a worker goes through that one from now on, with its
+steps done, its position, whether nobody waits for it, and the definitions of its tables; or it does
+so no more, which is answered when servers have all that the dispatcher had of it.
 
 UNSENT tells of pushes that a worker did not send because their gradients were no numbers.
 
@@ -94,6 +101,8 @@ class Command(IntEnum):
     BEGIN = 15
     UNSENT = 16
     REFRESH = 17
+    JOIN = 18
+    LEAVE = 19
 
 
 WITH_VALUES = (Command.PUSH, Command.PUSH_PULL, Command.ASSIGN, Command.REFRESH)

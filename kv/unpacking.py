@@ -25,6 +25,7 @@ from kv.compression.settings import (
     PULL,
     WORKER_DISPATCHER,
     WORKER_SERVER,
+    is_target,
 )
 from kv.errors import PacketError
 from kv.kernels.jit import frozen
@@ -75,10 +76,30 @@ class Unpacker:
 
     def __init__(self, links: Mapping[Role, str] = TO_SERVERS) -> None:
         self.packs, self._links = False, links
+        self._when_busy: frozenset[str] = frozenset()
+        self._is_busy = True
+        self._by_need: dict[str, Encoder] = {}  # of pulled values, by table's name
         self._lock = threading.Lock()  # of the counts
         self._encoders: dict[int, Encoder] = {}  # of pulled values, by table
         self._bases: dict[tuple[int, int], tuple[int, Base]] = {}  # by sender and table; lives
         self._counts: dict[tuple[int, str], Counts] = {}
+
+    def compress_when_busy(self, targets: Sequence[str]) -> None:
+        """Let pulled values go plain until `switch`; as `kv.compressing.Encoders` has it."""
+        self._when_busy, self._is_busy = frozenset(targets), False
+
+    def switch(self, is_busy: bool) -> list[str]:
+        """Compress pulled values that are to be so on a busy link, or no more; of which tables."""
+        self._is_busy = is_busy
+        changed = [name for name, encoder in self._by_need.items() if encoder.is_on != is_busy]
+        for name in changed:
+            self._by_need[name].is_on = is_busy
+        return sorted(changed)
+
+    def saved(self) -> int:
+        """Bytes that compression has saved of pulled values."""
+        counts = [encoder.counts for encoder in list(self._encoders.values())]
+        return sum(one.plain_nbytes - one.nbytes for one in counts)
 
     def define(self, spec: TableSpec, identity: int) -> None:
         """A table is defined here."""
@@ -87,7 +108,10 @@ class Unpacker:
             play(given)
         chain = None if spec.compression is None else spec.compression.pull
         if chain is not None and identity not in self._encoders:
-            self._encoders[identity] = Encoder(chain, spec.dim, by_row=spec.kind == "dense")
+            encoder = Encoder(chain, spec.dim, by_row=spec.kind == "dense")
+            if is_target(self._when_busy, spec.name, spec.kind):
+                self._by_need[spec.name], encoder.is_on = encoder, self._is_busy
+            self._encoders[identity] = encoder
             self.packs = True
 
     def unpack(self, message: Message, tables: PackedTables) -> None:
@@ -157,7 +181,7 @@ class Unpacker:
         packed = []
         for place, (_, table, _) in enumerate(tables if answer.arrays else ()):
             encoder = self._encoders.get(table.id)
-            if encoder is not None:
+            if encoder is not None and encoder.is_on:
                 values = answer.arrays[place]
                 coded = encoder.encode(_NO_NAMES, values)
                 if coded.is_packed:

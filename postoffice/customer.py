@@ -130,7 +130,10 @@ class Customer:
         self._answered: dict[int, int] = {}  # of the last requests that are done and forgotten
         self.resending = Resending(Resend())
         self._dead: dict[int, float] = {}  # nodes that others may take over from, until when
-        self._left: set[int] = set()  # dispatchers whose next life is asked nothing yet
+        # Of dispatchers the last life that has ended, and the one that is asked: never the next by
+        # mistake. None of them is ever removed, so neither thread needs the other's leave.
+        self._lives_over: dict[int, int] = {}
+        self._lives_asked: dict[int, int] = {}
         # Writes that go another way than what comes after them: True where they were refused for
         # now, or may be lost.
         self.astray: dict[Place, bool] = {}
@@ -227,7 +230,7 @@ class Customer:
         if request is not None:
             place = meta.timestamp, meta.recipient, meta.piece or 1
             request.waiting_for[place] = message
-            if meta.recipient in self._left:  # its life ended while the request was made
+            if self._lives_over and self._is_over(meta.recipient):  # it ended while this was made
                 self._ask_others(request, place)
                 return
         try:
@@ -451,7 +454,7 @@ class Customer:
         for node in [node for node in self._dead if node in new.nodes]:
             del self._dead[node]
         for node in _ended_dispatchers(old, new):  # what it was given goes to the servers
-            self._left.add(node)
+            self._lives_over[node] = old.nodes[node].incarnation
             self._leave(node)
         if new.map_version > old.map_version:
             for node in self._dead:
@@ -464,9 +467,13 @@ class Customer:
         self.hurry(now)
         self._fail_dead(now)
 
-    def come_back_to(self, node: int) -> None:
-        """From here on the next life of a dispatcher is asked; nothing is under way."""
-        self._left.discard(node)
+    def ask_life(self, node: int, incarnation: int) -> None:
+        """From here on that life of a dispatcher is asked; of former ones nothing is under way."""
+        self._lives_asked[node] = incarnation
+
+    def _is_over(self, node: int) -> bool:
+        """Whether the life of a dispatcher that is asked has ended, though it may have another."""
+        return self._lives_over.get(node, -1) >= self._lives_asked.get(node, 0)
 
     def _note_lost(self, old: ClusterView, new: ClusterView) -> None:
         """What a former life of a node was sent may be lost; what is sent after that is not."""

@@ -275,6 +275,18 @@ class SchedulerOffice(Postoffice):
         self.publish()
         return version
 
+    def redirect(self, ways: Mapping[int, int]) -> int:
+        """Tell everybody which dispatchers workers are to go through; returns the epoch of that.
+
+        Only from the thread that drives the van, as apps are called.
+
+        Args:
+            ways: by worker's id a dispatcher's rank, all that is not as the rule has it.
+        """
+        self._membership.redirect(ways)
+        self.publish()
+        return self._membership.epoch
+
     def publish(self) -> None:
         """Write down what apps have kept, and call `committed`; where that is under way, not twice.
 

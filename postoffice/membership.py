@@ -53,6 +53,7 @@ class Membership:
         deaths: by id, why the node of a seat that nobody has is dead.
         lives: by id, how many nodes have had that seat.
         changes: what has happened since the caller last emptied it.
+        ways: as in `ClusterView`.
         is_covered: whether a server's slots have a living backup.
         may_grow: whether a new rank of a role may be made.
     """
@@ -72,6 +73,7 @@ class Membership:
         self.lives: dict[int, int] = {}
         self.failure: str | None = None
         self.changes: list[Change] = []
+        self.ways: dict[int, int] = {}
         self.is_covered: Callable[[int], bool] = lambda node: False
         self.may_grow: Callable[[Role], bool] = lambda role: False
         self.last_incarnation = scheduler.incarnation
@@ -226,7 +228,18 @@ class Membership:
             frozenset(self.gone),
             map_version,
             map_blob,
+            dict(self.ways),
         )
+
+    def redirect(self, ways: Mapping[int, int]) -> None:
+        """Workers are to go through other dispatchers than before: a new epoch.
+
+        Args:
+            ways: as in `ClusterView`, all of them.
+        """
+        if dict(ways) != self.ways:
+            self.ways = dict(ways)
+            self.epoch += 1
 
     # -- going ------------------------------------------------------------------------------
 
@@ -325,6 +338,7 @@ class Membership:
             "deaths": self.deaths,
             "lives": self.lives,
             "last_incarnation": self.last_incarnation,
+            "ways": self.ways,
         }
 
     def restore(self, packed: dict[str, Any], now: float) -> None:
@@ -343,7 +357,7 @@ class Membership:
         self.awaited = dict.fromkeys(packed["awaited"], now)
         self.deaths, self.lives = dict(packed["deaths"]), dict(packed["lives"])
         self.last_incarnation = max(self.last_incarnation, int(packed["last_incarnation"]))
-        self.failure = packed["failure"]
+        self.failure, self.ways = packed["failure"], dict(packed.get("ways", {}))
         self.phase, self.epoch = Phase(packed["phase"]), int(packed["epoch"]) + 1
 
     def validate(self) -> None:

@@ -27,6 +27,8 @@ class ClusterView:
         gone: ids of those who said goodbye.
         map_version: grows with every slot map; 0 where there is none yet.
         map_blob: the slot map, which only kv understands.
+        ways: by id of a worker the rank of the dispatcher that it is to go through, where that is
+            not the one that the rule gives it.
     """
 
     epoch: int = 0
@@ -35,6 +37,7 @@ class ClusterView:
     gone: frozenset[int] = frozenset()
     map_version: int = 0
     map_blob: bytes = b""
+    ways: Mapping[int, int] = field(default_factory=dict)
 
     def alive(self, role: Role) -> list[int]:
         """Ids of the nodes of `role` that live and have not gone, by rank."""
@@ -61,6 +64,7 @@ class ClusterView:
             "fenced": [[node, self.fenced[node]] for node in sorted(self.fenced)],
             "gone": sorted(self.gone),
             "map": [self.map_version, self.map_blob],
+            "ways": [[node, self.ways[node]] for node in sorted(self.ways)],
         }
 
     @staticmethod
@@ -70,7 +74,8 @@ class ClusterView:
         fenced = {_whole(node): _whole(life) for node, life in packed["fenced"]}
         gone = frozenset(_whole(node) for node in packed["gone"])
         version, blob = unpack_map(packed["map"])
-        return ClusterView(_whole(packed["epoch"]), nodes, fenced, gone, version, blob)
+        ways = {_whole(node): _whole(rank) for node, rank in packed["ways"]}
+        return ClusterView(_whole(packed["epoch"]), nodes, fenced, gone, version, blob, ways)
 
 
 def unpack_map(packed: Any) -> tuple[int, bytes]:

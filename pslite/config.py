@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from kv.checkpoint.config import CheckpointConfig
 from kv.compression.settings import NO_RULES, Rules
 from kv.config import ParamSyncConfig, ServerConfig
+from kv.dispatcher.balance_config import BalanceConfig
 from kv.dispatcher.config import DispatcherConfig
 from postoffice.config import ClusterConfig
 from pslite.chaos.config import ChaosConfig
@@ -69,6 +70,7 @@ class JobConfig:
     van: VanConfig = field(default_factory=VanConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
     param_sync: ParamSyncConfig = field(default_factory=ParamSyncConfig)
     compression: Rules = NO_RULES
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

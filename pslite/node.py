@@ -135,6 +135,7 @@ def run_node(settings: NodeSettings) -> None:
 
 
 def _run_scheduler(settings: NodeSettings) -> None:
+    from kv.dispatcher.balance_app import BalanceApp
     from kv.placement_app import PlacementApp
     from pslite.ordering import make_dealing, whole_at_signal
 
@@ -148,6 +149,8 @@ def _run_scheduler(settings: NodeSettings) -> None:
     desk = LeaseDesk(office, settings.run_dir, dealing=dealing)
     office.apps.append(desk)
     PlacementApp(office, settings.job.cluster.replicas, why_fixed(settings.job))
+    if settings.job.balance.is_used:
+        BalanceApp(office, settings.job.balance, settings.run_dir, settings.begins)
     if chaos is not None:
         chaos.watch(office)
     sync = settings.job.param_sync
@@ -209,6 +212,7 @@ def start_app(reference: str, office: Postoffice) -> None:
 
 def _run_server(settings: NodeSettings) -> None:
     from kv.checkpoint.server import CheckpointServer
+    from kv.dispatcher.busy import BusyLink
     from kv.executor import threads_of
     from kv.replay.rules import checking
     from kv.replication.replicator import Replicator
@@ -236,6 +240,10 @@ def _run_server(settings: NodeSettings) -> None:
             order,
             **chosen,
         )
+        if job.balance.when_busy:
+            unpacker = tables.unpacker
+            unpacker.compress_when_busy(job.balance.when_busy)
+            BusyLink(office, job.balance, unpacker.switch, unpacker.saved)
         run = settings.run_dir
         CheckpointServer(
             office,
@@ -267,6 +275,7 @@ def _run_dispatcher(settings: NodeSettings) -> None:
             job.param_sync.max_staleness,
             job.param_sync.retry,
             may_move=job.cluster.replicas > 0,
+            balance=job.balance,
         )
         if settings.run_dir is not None:
             office.before_goodbye.append(lambda: _note_facts(dispatcher, settings))

@@ -60,6 +60,10 @@ def _problems(job: JobConfig) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("checkpoint", "kind"), "expected step, not fuzzy"
     if cluster.dispatchers and (has_order or sync.mode != "sync"):
         yield ("cluster", "dispatchers"), "expected 0: what is merged with what is up to timing"
+    if job.balance.overflow and cluster.dispatchers:
+        yield ("balance", "overflow"), "expected no: who goes which way is up to timing"
+    if job.balance.when_busy:
+        yield ("balance", "when_busy"), "expected none: when a link is busy is up to timing"
     if has_order and cluster.replicas:
         yield ("cluster", "replicas"), "expected 0"
     if has_order and job.checkpoint.dir:

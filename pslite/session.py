@@ -90,6 +90,7 @@ def connect(
         retry=job.param_sync.retry,
         is_deterministic=job.run.deterministic,
         compression=job.compression,
+        balance=job.balance,
     )
     try:
         office.start()

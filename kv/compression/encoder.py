@@ -42,6 +42,7 @@ class Counts:
     Attributes:
         messages: that were to be compressed.
         skipped: of those, that would have become larger and went as they were.
+        released: messages that took along what was kept back before, while nothing is compressed.
         plain_nbytes, nbytes: of their values before and after.
         rows, rows_sent: in them, and those of them that went.
         restarted: runs of differences that were given up, see `kv.compression.bases`.
@@ -52,6 +53,7 @@ class Counts:
 
     messages: int = 0
     skipped: int = 0
+    released: int = 0
     plain_nbytes: int = 0
     nbytes: int = 0
     rows: int = 0
@@ -130,6 +132,9 @@ class Encoder:
         kept: residuals, which links of one sender share; None: nothing is kept.
         by_row: whether rows are blocks of a dense table.
         memory: bytes of last updates for each stream, where the chain has differences.
+
+    Attributes:
+        is_on: whether it compresses; else values go as they are, with what was kept back of them.
     """
 
     def __init__(
@@ -144,10 +149,15 @@ class Encoder:
         self._memory, self._bases = memory, dict[int, Base]()
         self._lock = threading.Lock()  # of the bases
         self.kept = kept if chain.keeps_errors else None
-        self.counts = Counts()
+        self.counts, self.is_on = Counts(), True
         self._is_sized = not any(map(chain.find, (Selective, TopK, Zstd)))  # by shape alone
         self._is_delta = chain.find(Delta) is not None
         self._kind = kind_of(chain)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether values may go past it: it does not compress, and nothing is kept back."""
+        return not self.is_on and (self.kept is None or self.kept.is_empty)
 
     def encode(self, names: Keys, values: Values, absent: Absent = NAMED, stream: int = 0) -> Coded:
         """Compress values together with their residuals; what is lost is the new residual.
@@ -159,6 +169,8 @@ class Encoder:
             stream: to whom it goes, where the chain has differences.
         """
         began, rows = time.perf_counter(), len(values)
+        if not self.is_on:
+            return self._released(names, values)
         if values.nbytes < SMALL:
             coded = Coded(values, None, NAMED, (rows, self.dim))
         elif self._is_delta:
@@ -171,6 +183,18 @@ class Encoder:
         self.counts.skipped += not coded.is_packed
         self.counts.seconds += time.perf_counter() - began
         return coded
+
+    def _released(self, names: Keys, values: Values) -> Coded:
+        """Values as they are, with what was kept back of these rows, which is so no more."""
+        kept, x = self.kept, values
+        if kept is not None:
+            with kept.lock:
+                rows = kept.look(frozen(names))
+                x = np.empty(values.shape, np.float32)
+                residuals.add_residuals(frozen(values), kept.data, rows, x)
+                kept.release(frozen(names), rows)
+            self.counts.released += 1
+        return Coded(x, None, NAMED, (len(values), self.dim))
 
     def _encoded(self, names: Keys, values: Values, absent: Absent, stream: int | None) -> Coded:
         kept, base = self.kept, None

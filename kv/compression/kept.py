@@ -47,6 +47,16 @@ class Kept(Protocol):
     def find(self, names: Keys) -> Rows:
         """The rows of residuals of keys or blocks, made where there are none; -1: no room."""
 
+    def look(self, names: Keys) -> Rows:
+        """As `find`, but none are made: -1 where there is none."""
+
+    def release(self, names: Keys, rows: Rows) -> None:
+        """Keep nothing of `names` any more, whose rows `look` has found."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+
     @property
     def data(self) -> Values:
         """All residuals, float32 (capacity, dim)."""
@@ -92,9 +102,17 @@ class KeptRows:
         return rows
 
     def look(self, names: Keys) -> Rows:
-        """As `find`, but none are made: -1 where there is none."""
         self._time = self._time % int(SECONDS) + 1
         return self._space.index.find(names, (0, 0, self._time, 0.0))[0]
+
+    def release(self, names: Keys, rows: Rows) -> None:
+        known = rows >= 0
+        if known.any():
+            self._space.remove(np.ascontiguousarray(names[known]))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._space.in_use
 
     def _room_for(self, count: int) -> int:
         """How many of `count` new rows find room; older ones go if need be."""
@@ -153,9 +171,18 @@ class KeptBlocks:
     def __init__(self, blocks: int, dim: int) -> None:
         self.lock, self.losses = threading.Lock(), Losses()
         self.data: Values = np.zeros((blocks, dim), np.float32)
+        self.is_empty = True
 
     def find(self, names: Keys) -> Rows:
+        self.is_empty = False
         return names.astype(np.int64)
+
+    def look(self, names: Keys) -> Rows:
+        return names.astype(np.int64)
+
+    def release(self, names: Keys, rows: Rows) -> None:
+        self.data[rows] = 0
+        self.is_empty = not self.data.any()
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ Numba, so that any process may import this.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,12 @@ class Rules:
 
 
 NO_RULES = Rules({})
+
+
+def is_target(targets: Collection[str], table: str, kind: str) -> bool:
+    """Whether a table of that name and kind is among targets as those of `Rules`."""
+    return table in targets or kind in targets or ALL in targets
+
 
 CompressionLike = str | Chain | Mapping[str, Any] | Compression
 """What a table's definition may say: see `Compression.of`."""

@@ -111,14 +111,22 @@ class Progress:
         self.lost[rank] |= is_new
         return is_new
 
-    def welcome(self, rank: int) -> None:
-        """Worker `rank`, which was lost, is there: it is waited for again."""
+    def await_again(self, rank: int, steps: int, position: int = 0) -> None:
+        """Worker `rank`, whom nobody waited for here, is waited for again.
+
+        Args:
+            steps, position: how far it is.
+        Raises:
+            RankError: no such worker.
+        """
+        self.check_rank(rank)
         with self._lock:
-            if self.finished[rank]:
-                self.finished[rank] = self.lost[rank] = False
-                self.active += 1
-                self._at_slowest = 0
-                self._note(rank)
+            self.active += self.finished[rank]
+            self.finished[rank] = self.lost[rank] = False
+            self.completed[rank] = max(steps, self.completed[rank])
+            self.positions[rank] = max(position, self.positions[rank])
+            self._at_slowest = 0
+            self._note(rank)
 
     def resume(self, completed: list[int]) -> None:
         """Go on from where a job was: steps by rank, of workers that have just begun.

@@ -25,4 +25,16 @@ Towards a worker a dispatcher is a server that owns everything, towards servers 
     dispatcher    the node that does this
     assignment    which worker has which dispatcher
     way           a worker's way through its dispatcher, and around it when that is dead
+    changing      from one way to another
+    members       workers that come and go, as the dispatcher sees them
+    restarting    workers that begin again
+    measuring     what waits, and how long sums take
+
+and when it has too much to do:
+
+    balance       marks and hysteresis
+    balancing     a dispatcher that lets workers go past it
+    balance_desk  which worker gets which other dispatcher
+    balance_app   the same on the scheduler, and the file of all decisions
+    journal       a node's own decisions
 """

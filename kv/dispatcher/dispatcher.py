@@ -23,6 +23,8 @@ from kv.delivery.repeats import Repeats
 from kv.dispatcher.aggregating import Part, aggregating, in_order, tables_of
 from kv.dispatcher.answering import Answers
 from kv.dispatcher.assignment import workers_of
+from kv.dispatcher.balance_config import BalanceConfig
+from kv.dispatcher.balancing import Balancer
 from kv.dispatcher.buffers import Buffer, Pair, Pairs, Place
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
@@ -30,13 +32,14 @@ from kv.dispatcher.flushing import Cause, Flushing
 from kv.dispatcher.hotkeys import HotKeys, masks_of, parted
 from kv.dispatcher.known_tables import KnownTable, KnownTables
 from kv.dispatcher.measuring import Measures
+from kv.dispatcher.members import Members
 from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
 from kv.dispatcher.receiving import Keys, Shard, Values, received
 from kv.dispatcher.refusing import Error
 from kv.dispatcher.relaying import Relay
 from kv.dispatcher.resolving import resolve
-from kv.dispatcher.restarting import Absent, Restarts
+from kv.dispatcher.restarting import Restarts
 from kv.dispatcher.stepping import Steps, said_to_all
 from kv.dispatcher.upstream import Servers
 from kv.executor import Executor, Turns
@@ -51,6 +54,7 @@ from van.errors import PsliteError
 from van.message import Clock, Flag, Message, Meta, answer_to
 
 _VALUED = frozenset(map(int, WITH_VALUES))
+_ANY_STEP = 1 << 62
 _OUTRIGHT = (Command.ASSIGN, Command.DELETE)
 
 
@@ -65,6 +69,7 @@ class Dispatcher:
         key_cache: bytes of key lists remembered for each worker.
         key_deltas, max_staleness, retry: see `upstream.Servers`.
         may_move: rows may get another owner at any time.
+        balance: when it has too much to do.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Dispatcher:
         max_staleness: int | None = None,
         retry: Retry = Retry(),  # noqa: B008
         may_move: bool = False,
+        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
     ) -> None:
         self.office, self.config, self._may_move = office, config, may_move
         self.tables = KnownTables()
@@ -103,6 +109,14 @@ class Dispatcher:
         self._pairs, self._flushing, self._steps = Pairs(), Flushing(config), Steps()
         self.measures = Measures(self._pairs, self.tables, office.van.now)
         self.measures.offer(office.metrics)
+        self._progress = Progress(office.shape.workers)
+        self._members = Members(self._progress)
+        self.balancer: Balancer | None = None
+        if balance.overflow:
+            active = lambda: self._members.active  # noqa: E731
+            self.balancer = Balancer(office, balance, self.measures, active)
+            self._flushing.leaving = self.balancer.leaving
+        self._balance_every = balance.check_interval
         self.packing = Packing(self.servers.encoders)
         of_job = Consistency.of(mode), seed
         self._relay = Relay(self.servers, self.tables, *of_job, self._define)
@@ -113,8 +127,6 @@ class Dispatcher:
         self._reader = Reader(self.servers, cache, self.counts, lambda: office.van.now())
         self._under_way = 0
         self._with_servers: Counter[int] = Counter()  # by rank, shards that have no answer
-        self._progress = Progress(office.shape.workers)
-        self._absent = Absent(self._progress)
         say = self._answers.answer, self._answers.fail
         self._restarts = Restarts(self.servers, self._progress, self._pairs, self._steps, *say)
         self._handlers: dict[int, Callable[[Message], None]] = {
@@ -124,6 +136,8 @@ class Dispatcher:
             Command.STEP: self._step,
             Command.FINISH: self._finish,
             Command.BEGIN: self._begin_again,
+            Command.JOIN: self._join,
+            Command.LEAVE: self._leave,
         }
         self._has_begun = False
         office.on_view.append(self._see)
@@ -156,30 +170,25 @@ class Dispatcher:
     @property
     def workers(self) -> list[int]:
         """The ranks of this dispatcher's workers."""
-        shape = self.office.shape
-        return workers_of(self.office.rank, shape.workers, shape.dispatchers)
-
-    @property
-    def _active(self) -> set[int]:
-        """Those that may still push."""
-        return {rank for rank in self.workers if not self._progress.finished[rank]}
+        return sorted(self._members.ranks)
 
     def _begin(self, is_again: bool) -> None:
-        """The node has a rank: nobody waits here for the workers of others."""
+        """The node has a rank."""
         self._has_begun = True
-        mine = set(self.workers)
-        for rank in range(self._progress.num_workers):
-            if rank not in mine:
-                self._progress.finish(rank)
-            elif is_again:  # each comes back when it can
-                self._absent.expect(rank)
+        shape = self.office.shape
+        own = workers_of(self.office.rank, shape.workers, shape.dispatchers)
+        self._members.begin(own, is_again)
         self.office.van.every(self.config.flush_interval / 2, self._tick)
+        if self.balancer is not None:
+            self.office.van.every(self._balance_every, self._look_at_load)
 
     def _see(self, old: ClusterView, new: ClusterView) -> None:
         with self._lock:
             if not self._has_begun:
                 self._begin(is_again=self.office.node_id in new.fenced)
             self.servers.see(old, new)
+            if self.balancer is not None:
+                self.balancer.see()
             for server in self.servers.living():
                 self.office.reach(server)  # only this thread may make connections
             for node in sorted(new.dead - old.dead | new.gone - old.gone):
@@ -192,11 +201,16 @@ class Dispatcher:
 
     def _lose(self, rank: int) -> None:
         """Nobody waits for a worker any more; what it has pushed in its step is not merged."""
-        self._absent.lose(rank)
-        if self._progress.lose(rank):
+        if self._members.lose(rank):
             for pair in self._pairs:
                 if rank in pair.filling.workers:
                     pair.in_pieces |= pair.round is not None
+            self._look_at_all()
+
+    def _look_at_load(self) -> None:
+        with self._lock:
+            assert self.balancer is not None
+            self.balancer.look()
             self._look_at_all()
 
     def _tick(self) -> None:
@@ -210,8 +224,6 @@ class Dispatcher:
         with self._lock:
             if not self._repeats.is_new(meta):
                 return
-            if self._absent:
-                self._absent.come(role_and_rank(meta.sender)[1])
             try:
                 if meta.cmd in WITH_KEYS:
                     self._complete(message)
@@ -275,6 +287,8 @@ class Dispatcher:
 
     def _fill(self, place: Place, shard: Shard, is_merged: bool) -> None:
         pair = self._pairs.of(place, is_merged)
+        if pair.round is not None and not self._members.is_whole(pair.round):
+            pair.in_pieces = True
         pair.filling.add(shard, self.office.van.now())
         self._look_at(pair)
 
@@ -294,7 +308,7 @@ class Dispatcher:
         while pair.leaving is None and self._under_way < self.config.max_under_way:
             slowest, waiting = self._progress.slowest(), self._pairs.waiting
             now = self.office.van.now()
-            cause = self._flushing.cause(pair, now, self._active, slowest, waiting)
+            cause = self._flushing.cause(pair, now, self._members.active, slowest, waiting)
             if cause is None:
                 return
             self.flushes[cause] += 1
@@ -451,6 +465,8 @@ class Dispatcher:
         """Tell servers of the ends of steps whose pushes have been sent, and of new beginnings."""
         self._say_ends()
         self._restarts.say(self._holds)
+        for message in self._members.gone(self._holds_of):
+            self._answers.answer(message, Message(answer_to(message.meta)))
 
     def _say_ends(self) -> None:
         ready = self._steps.ready(self._holds)
@@ -466,8 +482,10 @@ class Dispatcher:
         answers: list[Message] = []
 
         def answered(error: BaseException | None, said: Error | None) -> None:
+            self._steps.said(ready)
             for message, _, _ in ready:
                 self._answers.done(message, error, said, said_to_all(answers))
+            self._say_steps()
 
         self.servers.tell(
             Command.STEP,
@@ -492,6 +510,11 @@ class Dispatcher:
         # know that it is to come: all must have it before any hears of the step's end.
         return self._may_move and self._with_servers[rank] > 0
 
+    def _holds_of(self, rank: int) -> bool:
+        """Whether anything of a worker is here that servers have not answered."""
+        is_with_servers = self._with_servers[rank] > 0 or self._steps.is_saying(rank)
+        return is_with_servers or self._pairs.holds(rank, _ANY_STEP)
+
     def _finish(self, message: Message) -> None:
         rank = role_and_rank(message.meta.sender)[1]
         rests = bool(message.meta.body and message.meta.body.get("rests"))
@@ -511,6 +534,46 @@ class Dispatcher:
         if self._progress.finish(rank):
             self._look_at_all()
 
+    # -- workers that come and go (`kv.dispatcher.changing`) ------------------------------------
+
+    def _join(self, message: Message) -> None:
+        """A worker comes, its pushes answered: it gets no row that was asked for before."""
+        specs = iter([TableSpec.from_dict(packed) for packed in message.meta.body["tables"]])
+
+        def go_on(error: BaseException | None) -> None:
+            with self._lock:
+                spec = next(specs, None)
+                if error is not None:
+                    self._answers.refuse(message, error)
+                elif spec is not None:
+                    self._define(spec, go_on)
+                else:
+                    self._joined(message)
+
+        go_on(None)
+
+    def _joined(self, message: Message) -> None:
+        """All tables of a worker that comes are known."""
+        rank, body = role_and_rank(message.meta.sender)[1], message.meta.body
+        self._members.come(rank, int(body["step"]), int(body["position"]), bool(body["rests"]))
+        self._pushed_at[rank] = self.office.van.now()
+        if self.balancer is not None:
+            self.balancer.joined(rank)
+        self._answers.answer(message, Message(answer_to(message.meta)))
+
+    def _leave(self, message: Message) -> None:
+        """A worker goes: nobody here waits for it. It is answered behind all of its pushes; only a
+        former life of it may have left some."""
+        meta = message.meta
+        rank = role_and_rank(meta.sender)[1]
+        self._steps.forget_former(meta.sender, meta.incarnation)
+        self._members.go(message, rank)
+        if self.balancer is not None:
+            self.balancer.left(rank)
+        self._lose(rank)
+        self._pairs.drop_rounds(self._progress.slowest())
+        self._say_steps()
+
     def _note_answer(self, meta: Meta) -> None:
         """A request is answered: rows that were set outright are not here as they are now."""
         if meta.cmd in _OUTRIGHT:
@@ -525,6 +588,7 @@ class Dispatcher:
         with self._lock:
             return {
                 "workers": self.workers,
+                "spilled": [] if self.balancer is None else self.balancer.spilled,
                 "queue": self._pairs.waiting,
                 "latency": self.measures.mean,
                 "under_way": self._under_way,

@@ -19,6 +19,7 @@ class Cause(StrEnum):
     SIZE = "size"
     EMERGENCY = "emergency"  # too many pushes wait in all
     PRIORITY = "priority"  # a push says that it is urgent
+    LEAVING = "leaving"  # a worker that is to go another way waits for a push in it
     SINGLE = "single"  # its pushes are not merged
 
 
@@ -27,10 +28,14 @@ class Flushing:
 
     Args:
         config: the limits.
+
+    Attributes:
+        leaving: ranks of workers that are to go another way, as soon as their pushes are answered.
     """
 
     def __init__(self, config: DispatcherConfig) -> None:
         self._config = config
+        self.leaving: Set[int] = frozenset()
 
     def cause(
         self, pair: Pair, now: float, active: Set[int], slowest: int | None, waiting: int
@@ -56,6 +61,8 @@ class Flushing:
             return Cause.INTERVAL if waited else None
         if any(shard.message.meta.priority > 0 for shard in buffer.shards[-1:]):
             return Cause.PRIORITY
+        if not self.leaving.isdisjoint(buffer.workers):
+            return Cause.LEAVING
         if active <= buffer.workers:
             return Cause.ALL
         if buffer.nbytes >= config.flush_size or (pair.is_ahead and len(buffer.shards) >= MOST):

@@ -9,7 +9,7 @@ A push to several tables counts under all their names, joined by `+`: it waits o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from kv.dispatcher.buffers import Buffer, Pairs
 from kv.dispatcher.known_tables import KnownTables
@@ -61,6 +61,16 @@ class Measures:
         latency.observe(seconds)
         self._longest = max(self._longest, seconds)
 
+    def waiting(self) -> Counter[int]:
+        """Pushes that were not sent on, by rank of their worker."""
+        return Counter(shard.rank for buffer in self._buffers() for shard in buffer.shards)
+
+    def _buffers(self) -> Iterator[Buffer]:
+        for pair in self._pairs:
+            yield pair.filling
+            if pair.leaving is not None:
+                yield pair.leaving
+
     def longest(self) -> float:
         """The longest latency since this was last asked; a sum under way counts with its age."""
         now, longest, self._longest = self._now(), self._longest, 0.0
@@ -75,9 +85,8 @@ class Measures:
 
     def _queue(self) -> Iterable[Sample]:
         waiting: Counter[Group] = Counter(dict.fromkeys(self._latency, 0))
-        for pair in self._pairs:
-            for buffer in filter(None, (pair.filling, pair.leaving)):
-                waiting.update(shard.tables for shard in list(buffer.shards))
+        for buffer in self._buffers():
+            waiting.update(shard.tables for shard in list(buffer.shards))
         return [(self._label(group), float(count)) for group, count in waiting.items()]
 
     def _label(self, group: Group) -> dict[str, str]:

@@ -1,13 +1,10 @@
-"""Workers that were started again, and dispatchers that were.
+"""Workers that were started again: what is known of their steps.
 
 A worker's next life asks how many steps of it are known. A step whose end has come here is
 complete: its pushes are here, or have been sent, and go on to servers with its end. Of a step that
 has not ended the next life makes all pushes again. So what is here of it is dropped, as servers do
 with what their rounds hold (`Engine.beginning`), and servers hear of the beginning behind all
-pushes of the former life.
-
-A dispatcher that was started again waits for none of its workers before it comes back: each does
-where nothing of it is under way (`kv.dispatcher.way`).
+pushes of the former life. The worker has said before that it comes (`kv.dispatcher.changing`).
 """
 
 from __future__ import annotations
@@ -23,32 +20,6 @@ from kv.dispatcher.upstream import Servers
 from kv.table_protocol import Command
 from postoffice.node import role_and_rank
 from van.message import Flag, Message, answer_to
-
-
-class Absent:
-    """Workers that have not come back to their dispatcher."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._ranks: set[int] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._ranks)
-
-    def expect(self, rank: int) -> None:
-        """Nobody waits for that worker until it comes."""
-        self._progress.lose(rank)
-        self._ranks.add(rank)
-
-    def come(self, rank: int) -> None:
-        """A worker asks for something."""
-        if rank in self._ranks:
-            self._ranks.discard(rank)
-            self._progress.welcome(rank)
-
-    def lose(self, rank: int) -> None:
-        """It does not come."""
-        self._ranks.discard(rank)
 
 
 class Restarts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ class Steps:
     def __init__(self) -> None:
         self.early: list[tuple[Message, int]] = []
         self._waiting: list[tuple[Message, int, int]] = []
+        self._saying: Counter[int] = Counter()  # by rank, ends that servers have not answered
 
     def come(self, has_come: Callable[[Message], bool]) -> list[tuple[Message, int]]:
         """Those before which everything has come by now; they are then no longer early."""
@@ -44,7 +46,7 @@ class Steps:
         self._waiting.append((message, rank, step))
 
     def ready(self, holds: Callable[[int, int], bool]) -> list[tuple[Message, int, int]]:
-        """Those whose pushes have been sent, each with rank and step; they are then forgotten.
+        """Those whose pushes have been sent, each with rank and step; they are to be said now.
 
         Args:
             holds: whether something of a worker up to a step has not been sent.
@@ -52,7 +54,16 @@ class Steps:
         ready = [entry for entry in self._waiting if not holds(entry[1], entry[2])]
         if ready:
             self._waiting = [entry for entry in self._waiting if entry not in ready]
+            self._saying.update(rank for _, rank, _ in ready)
         return ready
+
+    def said(self, ends: Sequence[tuple[Message, int, int]]) -> None:
+        """Servers have answered these."""
+        self._saying.subtract(rank for _, rank, _ in ends)
+
+    def is_saying(self, rank: int) -> bool:
+        """Whether servers have not answered some end of a worker's steps."""
+        return self._saying[rank] > 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self.early)

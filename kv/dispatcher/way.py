@@ -1,9 +1,9 @@
 """A worker's way to its tables: through its dispatcher and, once that life is over, to the servers.
 
 A push that a dispatcher was given goes to the servers only when its life is fenced, and what went
-direct is never given to a dispatcher (docs/requests.md, rule 5). So a way that has closed stays
-closed: the worker asks the servers itself from then on, until another dispatcher has come and
-nothing of this worker is under way.
+direct is never given to a dispatcher (docs/requests.md, rule 5). So a way closes where the life of
+its dispatcher ends, at once, and opens only between two requests: to the next life of the same
+dispatcher as to another one (`kv.dispatcher.changing`).
 """
 
 from __future__ import annotations
@@ -25,45 +25,108 @@ THROUGH = SlotMap.even(1)
 
 DIRECT = 2  # the piece of a request without rows that goes to servers in a dispatcher's place
 
+Life = tuple[int, int]
+"""Id and incarnation of a node."""
+
 
 class Way:
     """Whether and how a worker goes through a dispatcher.
+
+    Which one the rule says, or the view where the scheduler has moved the worker. A dispatcher that
+    has too much to do may ask its workers to go past it for a while. What is `wanted` may change at
+    any moment; what is used changes when `kv.dispatcher.changing` takes the worker there, or its
+    dispatcher dies. A dispatcher that is there from the start waits for its workers from the start,
+    so that they need not say that they come; where it or the worker was started again, they do.
 
     Args:
         office: the worker's node, perhaps not started.
 
     Attributes:
-        is_open: its requests go to its dispatcher.
-        is_back: it is closed, and the dispatcher has another life: it may be opened again where
-            nothing is under way.
+        is_possible: there are dispatchers in this job.
+        is_open: its requests go to a dispatcher.
+        used: to which life; None: to none, or the node has not started.
     """
 
     def __init__(self, office: Postoffice) -> None:
         self._office = office
-        self._is_used = self.is_open = office.shape.dispatchers > 0
-        self.is_back = False
+        self.is_open = self.is_possible = office.shape.dispatchers > 0
+        self.used: Life | None = None
+        self._last: int | None = None  # id of the dispatcher that was used last
+        self._asked: dict[Life, tuple[int, bool]] = {}  # number of the wish, and whether to spill
 
     @property
     def node(self) -> int:
-        """The id of this worker's dispatcher; once the node has started."""
+        """The id of the dispatcher that this worker uses, or did; once the node has started."""
+        return self._home if self._last is None else self._last
+
+    @property
+    def _home(self) -> int:
+        """The id of the dispatcher that the rule gives it."""
         shape = self._office.shape
         rank = dispatcher_of(self._office.rank, shape.workers, shape.dispatchers)
         return node_id(Role.DISPATCHER, rank)
 
-    def see(self, old: ClusterView, new: ClusterView) -> None:
-        """Close when the dispatcher has died, is another one than before, or has gone."""
-        if not self._is_used:
-            return
-        before, now = old.nodes.get(self.node), new.nodes.get(self.node)
-        is_former = before is not None and now is not None and before.incarnation != now.incarnation
-        is_there = now is not None and now.id not in new.gone
-        if not is_there or is_former:
-            self.is_open = False
-        self.is_back = is_there and not self.is_open
+    @property
+    def wanted(self) -> Life | None:
+        """The dispatcher to be used from now on; None: the servers themselves."""
+        if not self.is_possible:
+            return None
+        office = self._office
+        rank = office.view.ways.get(office.node_id)
+        life = self._life_of(self._home if rank is None else node_id(Role.DISPATCHER, rank))
+        if life is None:
+            return None
+        _, spills = self._asked.get(life, (0, False))
+        return None if spills else life
 
-    def open_again(self) -> None:
-        """From here on requests go to the dispatcher's next life; nothing is under way."""
-        self.is_open, self.is_back = self.is_back, False
+    @property
+    def is_changing(self) -> bool:
+        """Whether another way is wanted than is used."""
+        return self.wanted != (self.used if self.is_open else None)
+
+    def _life_of(self, dispatcher: int) -> Life | None:
+        """The present life of a dispatcher, unless it has left."""
+        office = self._office
+        node = None if dispatcher in office.view.gone else office.nodes.get(dispatcher)
+        return None if node is None else (node.id, node.incarnation)
+
+    def is_there(self, life: Life) -> bool:
+        """Whether that life of a dispatcher goes on."""
+        return self._life_of(life[0]) == life
+
+    def others(self) -> list[Life]:
+        """The dispatchers that are there, but for the one that is wanted."""
+        office = self._office
+        lives = map(self._life_of, office.members(Role.DISPATCHER))
+        return [life for life in lives if life is not None and life != self.wanted]
+
+    def see(self, old: ClusterView, new: ClusterView) -> None:
+        """Close when the life that is used has ended, or has left; called with each view."""
+        if not self.is_possible:
+            return
+        if not old.nodes:
+            is_first = not {self._office.node_id, self._home} & new.fenced.keys()
+            self.use(self._life_of(self._home) if is_first else None)
+        elif self.used is not None and not self.is_there(self.used):
+            self.use(None)
+
+    def ask(self, dispatcher: Life, number: int, spills: bool) -> None:
+        """A dispatcher asks this worker to go past it, or to come back; the last word counts.
+
+        Args:
+            dispatcher: who asks.
+            number: of the wish, which grows.
+        """
+        if number > self._asked.get(dispatcher, (0, False))[0]:
+            self._asked[dispatcher] = number, spills
+
+    def use(self, dispatcher: Life | None) -> None:
+        """Requests go there from now on, if it has not died meanwhile; None: to the servers."""
+        self.used, self.is_open = dispatcher, dispatcher is not None
+        if dispatcher is not None:
+            self._last = dispatcher[0]
+            if not self.is_there(dispatcher):  # the view may have changed just before
+                self.used, self.is_open = None, False
 
 
 def is_dispatcher(node: int) -> bool:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import kv.remote_worker
 from kv.errors import KVError, MissingKeyError, NonFiniteError, SettingError, ValueShapeError
 from kv.initializers import Zeros
+from kv.keylists.sent import SentLists
 from kv.local import LocalCluster
 from kv.optimizers import SGD, Adagrad
 from kv.remote_worker import RemoteWorker
@@ -45,7 +46,7 @@ def start(servers: int, workers: int = 1, mode: str = "async", **chosen: object)
         for name, value in chosen.items():
             setattr(made, f"_{name}", value)
         if "key_cache" in chosen:
-            made._sent = kv.remote_worker.SentLists(int(str(chosen["key_cache"])))
+            made._sent = SentLists(int(str(chosen["key_cache"])))
         return made
 
     nodes._worker = worker  # type: ignore[method-assign]

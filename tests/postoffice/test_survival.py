@@ -657,5 +657,5 @@ def test_status_tells_of_lives_heartbeats_and_the_dead() -> None:
         ["worker", "0"],
         ["worker", "1"],
     ]
-    assert re.search(r"server 0 +server 0 \d+ +1 +\d\.\d s ago +\d+ B +there", texts[0])
+    assert re.search(r"server 0 +server 0 \d+ +1 +\d\.\d s ago +[\d.]+ K?i?B +there", texts[0])
     assert re.search(r"worker 1 +- +2 +- +- +dead: it was silent for 1\d\.\d s", texts[0])

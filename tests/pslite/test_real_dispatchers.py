@@ -36,7 +36,7 @@ WORKER = """
             if number == rounds // 3 and worker.rank == 0:
                 gate.touch()
             if number == rounds // 2 and len(sys.argv) > 3 and worker.way.node == 1 << 20:
-                assert worker.office.wait(lambda: worker.way.is_back, 60)
+                assert worker.office.wait(lambda: worker.way.wanted and worker.way.is_changing, 60)
             if number >= rounds // 3:
                 time.sleep(0.005)  # the killer needs a moment
         worker.finish()

@@ -1,4 +1,5 @@
-"""A worker that is started again behind a dispatcher goes on at the step that is known of it."""
+"""A worker that is started again behind a dispatcher goes on at the step that is known of it, and
+workers come back to a dispatcher that is."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ import pytest
 from kv.consistency.base import Update
 from kv.consistency.progress import Progress
 from kv.consistency.rounds import is_made_again
-from kv.consistency.settings import SSP, Consistency, SemiSync
+from kv.consistency.settings import SSP, Consistency, SemiSync, Sync
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.dispatcher import Dispatcher
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
+from tests.kv.dispatcher.moves import Mover
 from tests.kv.dispatcher.tier import SEEDS, Tier, storm
 from tests.kv.replication.test_worker_restarts import KEYS, STEPS, train
 from van.message import Meta
@@ -93,6 +95,18 @@ def test_what_was_pushed_in_the_open_step_is_pushed_again_and_counts_once(interv
     assert found == [undisturbed()] * WORKERS
 
 
+def push_ones_by_step(worker: RemoteWorker) -> np.ndarray:
+    """Push ones in each step that is to do, and pull when all have."""
+    table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+    for _ in range(worker.steps, STEPS):
+        table.pull(KEYS)
+        table.push(KEYS, np.ones((KEYS.size, 1)))
+        worker.step()
+    worker.finish()
+    worker.barrier()
+    return np.array(table.pull(KEYS))
+
+
 @pytest.mark.parametrize("mode", [SSP(1), SemiSync(2), SemiSync(4)], ids=str)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_push_is_lost_and_only_those_of_the_open_step_may_count_twice(
@@ -102,14 +116,7 @@ def test_no_push_is_lost_and_only_those_of_the_open_step_may_count_twice(
     values: list[np.ndarray] = []
 
     def program(worker: RemoteWorker) -> None:
-        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
-        for _ in range(worker.steps, STEPS):
-            table.pull(KEYS)
-            table.push(KEYS, np.ones((KEYS.size, 1)))
-            worker.step()
-        worker.finish()
-        worker.barrier()
-        values.append(table.pull(KEYS))
+        values.append(push_ones_by_step(worker))
 
     def meddler() -> None:
         if kill_amid(tier, random.Random(seed)):
@@ -158,12 +165,22 @@ def test_workers_come_back_to_a_dispatcher_that_is_started_again(seed: int, mode
     assert tier.dispatchers[0].counts["pushes"] > 0
 
 
-def test_rounds_give_the_same_bits_though_a_dispatcher_is_started_again() -> None:
-    tier, found = Tier(1, workers=WORKERS, mode="sync"), list[bytes]()
+@pytest.mark.parametrize("dispatchers", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rounds_give_the_same_bits_though_a_dispatcher_is_started_again(
+    seed: int, dispatchers: int
+) -> None:
+    """With one dispatcher some of its workers are back before the others."""
+    expected: list[bytes] = []
+    Tier(0, workers=WORKERS, dispatchers=dispatchers, mode="sync").train(
+        lambda worker: expected.append(train(worker))
+    )
+    tier, found = Tier(seed, workers=WORKERS, dispatchers=dispatchers, mode="sync"), list[bytes]()
     is_amid: list[int] = []
 
     def meddler() -> None:
         tier.wait(lambda: bool(is_amid))
+        tier.wait_for_events(random.Random(seed).randrange(1, 100))
         tier.kill_dispatcher(0)
         tier.start_dispatcher(0)
 
@@ -174,8 +191,65 @@ def test_rounds_give_the_same_bits_though_a_dispatcher_is_started_again() -> Non
     tier.meddle(meddler)
     tier.train(lambda worker: found.append(train(worker, amid=note)))
 
-    assert found == [undisturbed()] * WORKERS
+    assert found == expected
     assert tier.dispatchers[0].counts["merges"] > 0
+
+
+@pytest.mark.parametrize("mode", [SSP(1), Sync(), SemiSync(2)], ids=str)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_that_is_started_again_need_not_know_where_it_was(
+    seed: int, mode: Consistency
+) -> None:
+    """Beside moves: what its former life left with any dispatcher goes on before it begins."""
+    config = DispatcherConfig(round_interval=60.0)  # nobody may be waited for who goes elsewhere
+    tier = Tier(seed, workers=WORKERS, mode=mode, on_worker="restart", config=config)
+    mover = Mover(tier, seed)
+    values: list[np.ndarray] = []
+
+    def program(worker: RemoteWorker) -> None:
+        mover.meet(worker)
+        values.append(push_ones_by_step(worker))
+
+    def meddler() -> None:
+        if kill_amid(tier, random.Random(seed)):
+            tier.start_worker(1, program)
+
+    tier.meddle(mover.run)
+    tier.meddle(meddler)
+    tier.train(program)
+
+    pushes = -np.array(values)
+    assert len(values) == WORKERS
+    most = WORKERS * STEPS + (mode != Sync())
+    assert ((pushes >= WORKERS * STEPS) & (pushes <= most)).all()
+
+
+def test_what_is_pulled_ahead_keeps_nobody_from_coming_back() -> None:
+    tier, ways = Tier(0, workers=2, dispatchers=1, mode="sync"), list[bool]()
+
+    def program(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        table.push(KEYS, np.ones((KEYS.size, 1)))
+        ahead = worker.pull_ahead([(table, KEYS)])  # waits for the end of this worker's step
+        worker.barrier("under way")
+        if worker.rank == 0:
+            tier.kill_dispatcher(0)
+            tier.start_dispatcher(0)
+        worker.office.wait(lambda: not worker.way.is_open and worker.way.wanted is not None)
+        if worker.rank == 1:
+            worker.office.wait(lambda: bool(ways))
+        worker.step()
+        later = worker.pull_ahead([(table, KEYS)], steps=1)
+        ways.append(worker.way.is_open)  # of worker 0 before its first pull has an answer
+        (rows,) = ahead.values()
+        np.testing.assert_array_equal(rows, -2)
+        worker.step()
+        np.testing.assert_array_equal(later.values()[0], -2)
+        worker.finish()
+
+    tier.train(program)
+
+    assert ways == [True, True]
 
 
 def test_a_push_is_of_the_life_that_made_it_not_of_the_dispatcher_that_has_sent_it() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 
 from kv.compression.settings import NO_RULES, Rules
 from kv.consistency.settings import Consistency
+from kv.dispatcher.balance_config import BalanceConfig
+from kv.dispatcher.busy import BusyLink
 from kv.placement_app import PlacementApp
 from kv.remote_worker import RemoteWorker
 from kv.replication.replicator import Replicator
@@ -59,6 +61,7 @@ class Replicated:
                 on_server="restart", on_worker=on_worker, on_dispatcher="restart"
             ),
         )
+        self.balance = BalanceConfig()
         self.max_staleness: int | None = None  # of servers that start from here on
         self.servers: dict[int, Replicator] = {}
         self.app: PlacementApp | None = None
@@ -75,9 +78,13 @@ class Replicated:
             self.network.van(), self.shape, incarnation=1, journal=self.journal
         )
         self.app = PlacementApp(office, self.replicas)
+        self._scheduler_apps(office)
         office.start()
         office.serve()
         office.finalize()
+
+    def _scheduler_apps(self, office: SchedulerOffice) -> None:
+        """Add what else is decided on the scheduler."""
 
     def kill_scheduler(self) -> None:
         """As kill -9 would: what its program does to clean up changes nothing."""
@@ -100,6 +107,9 @@ class Replicated:
         def run() -> None:
             office = self._office(Role.SERVER, rank)
             tables = TableServer(office, self.mode, seed=4, max_staleness=self.max_staleness)
+            if self.balance.when_busy:
+                tables.unpacker.compress_when_busy(self.balance.when_busy)
+                BusyLink(office, self.balance, tables.unpacker.switch, tables.unpacker.saved)
             self.servers[rank] = Replicator(tables, timeout=0.5)
             office.start()
             office.serve()
@@ -117,6 +127,7 @@ class Replicated:
                 seed=4,
                 may_move=self.replicas > 0,
                 compression=self.compression,
+                balance=self.balance,
             )
             office.start()
             program(worker)
