@@ -70,13 +70,13 @@ class GarblingNetwork(LoopbackNetwork):
         self.count = 0
         self._chance = random.Random(f"garbled {seed}")
 
-    def post(self, source: str, target: str, message: Message) -> None:
+    def post(self, source: str, target: str, message: Message) -> int:
         if self._chance.random() >= self.garbled:
-            super().post(source, target, message)
-            return
+            return super().post(source, target, message)
         self.count += 1
         noise: list[Buffer] = [self._chance.randbytes(self._chance.randrange(1, 80))]
         self._links.setdefault((source, target), deque()).append(noise)
+        return len(bytes(noise[0]))
 
 
 class Cluster:
