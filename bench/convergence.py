@@ -10,6 +10,7 @@ command, and settings that have changed are run anew.
     python bench/convergence.py --quick
     python bench/convergence.py --minutes 8          # then the same again, until all is done
     python bench/convergence.py --markdown docs/consistency.md --png docs/convergence.png
+    python bench/convergence.py --only ctr --modes async --workers 1 --batch 1024  # what 16 make
     python bench/convergence.py --only a9a --modes ssp:1 --workers 16 --set train.epoch=1
 
 a9a is read from the folder that PSLITE_DATA names, and left out without it.
@@ -50,7 +51,7 @@ def cells_of(case: Case, data: Data, options: argparse.Namespace) -> list[Cell]:
     if options.quick and not options.workers:
         counts = [count for count in counts if count in QUICK_WORKERS]
     return [
-        Cell(case.name, Setting(mode, workers, seed, BATCH), data.train_rows, model)
+        Cell(case.name, Setting(mode, workers, seed, options.batch), data.train_rows, model)
         for seed in range(1, options.seeds + 1)
         for workers in counts
         for mode in (modes if workers > 1 else (ONE,))
@@ -97,7 +98,7 @@ def text_of(
     seconds = sum(one.processor for _, one in known)
     seeds = "seed 1" if options.seeds == 1 else f"seeds 1 to {options.seeds}"
     note = (
-        f"Means ± standard deviations over {seeds}; steps of {BATCH} rows. "
+        f"Means ± standard deviations over {seeds}; steps of {options.batch} rows. "
         f"All runs together took {seconds / 60:.0f} minutes of one processor."
     )
     return "\n\n".join([note, *(table.markdown() for table in tables(found))])
@@ -112,6 +113,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--modes", nargs="+", metavar="MODE", help="such as async:lr dc_async:16 ssp:4 backup:1")
     add("--workers", nargs="+", type=int, metavar="W", help="one worker is always run, too")
     add("--seeds", type=int, help=f"of each experiment, from 1 on; default {SEEDS}, quick 1")
+    add("--batch", type=int, default=BATCH, help="rows of a worker's step; default %(default)s")
     add("--quick", action="store_true", help=f"{QUICK_ROWS} rows of each data set, one seed")
     add("--set", dest="settings", action="append", default=[], metavar="SECTION.KEY=VALUE",
         help="of the model ini; may be repeated")  # fmt: skip
@@ -122,8 +124,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--png", type=Path, help="file that gets the picture")
     options = parser.parse_args(arguments)
     options.seeds = options.seeds or (1 if options.quick else SEEDS)
-    if options.seeds < 1 or min(options.workers or [1]) < 1:
-        parser.error("--seeds and --workers take numbers from 1 on")
+    if min(options.seeds, options.batch, *(options.workers or [1])) < 1:
+        parser.error("--seeds, --batch and --workers take numbers from 1 on")
     try:
         for mode in options.modes or ():
             consistency_of(mode)

@@ -58,7 +58,8 @@ class Postoffice(Exchange):
         nonce: tells this process from all others; by default random.
 
     Attributes:
-        statuses: what this node tells the scheduler of itself with each heartbeat, msgpack types.
+        statuses: what this node tells the scheduler of itself with each heartbeat and as it leaves,
+            msgpack types.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Postoffice(Exchange):
         while self.before_goodbye:
             self.before_goodbye.pop()()
         if self.nodes and not self._goodbye_done and self._is_heard():
-            message = self._control(Control.GOODBYE, {"failure": failure})
+            message = self._control(Control.GOODBYE, {"failure": failure, "said": self._status()})
             message.meta.reply_to = self.van.address
             self._repeats.ask("goodbye", message, self.van.now())
             self.van.send(message)
@@ -207,8 +208,11 @@ class Postoffice(Exchange):
             log.error("%s ends: %s", self.name, problem)
             self._stop(SchedulerLostError, problem)
 
+    def _status(self) -> dict[str, Any]:
+        return {name: tell() for name, tell in self.statuses.items()}
+
     def _send_heartbeat(self) -> None:
-        message = self._control(Control.HEARTBEAT, {n: f() for n, f in self.statuses.items()})
+        message = self._control(Control.HEARTBEAT, self._status())
         message.meta.reply_to = self.van.address
         self.van.send(message)
 

@@ -6,7 +6,7 @@ follows how long answers took lately, so that on a fast network a lost message c
 slow receiver is not asked twice; pulls, which a mode may hold, and all else are told apart. The
 n-th wait lasts n times as long as the first. A large message gets the time that it needs to cross a
 slow network on top, since it would only wait behind itself. Whoever answers that it has the request
-(HELD) is reminded seldom: only its later answer may get lost.
+(HELD) is reminded, each time after twice as long: only its later answer may get lost.
 
 Sources: ps-lite, src/resender.h; here an answer is the acknowledgement. Jacobson, Karels,
 Congestion avoidance and control, SIGCOMM 1988, for waits that follow the round trip; where it is
@@ -34,7 +34,7 @@ class Resend:
     timeout: float = 1.0  # seconds before the first resend at most; the n-th wait is n times that
     shortest: float = 0.1  # seconds before the first resend at least
     longest: float = 30.0  # seconds that no such wait exceeds
-    reminder: float = 30.0  # seconds between repeats of what the receiver holds
+    reminder: float = 30.0  # seconds between repeats of what the receiver holds, at most
     nbytes_per_second: float = 16 << 20  # of a slow network
 
     @property
@@ -49,6 +49,7 @@ class _Timing:
     due: float
     begun: float  # when it was first looked at
     is_pull: bool
+    holds: int = 0  # how often its receiver has said that it has it
 
 
 class Resending:
@@ -105,8 +106,11 @@ class Resending:
         return found
 
     def hold(self, place: Place, now: float) -> None:
-        """The receiver has it and will answer: remind it seldom."""
-        self._put_off(place, 1, now, self.settings.reminder)
+        """The receiver has it and will answer: remind it, ever more seldom."""
+        known = self._times.get(place)
+        holds = 0 if known is None else known.holds
+        wait = min(self.settings.timeout * 2**holds, self.settings.reminder)
+        self._put_off(place, 1, now, wait).holds = min(holds + 1, 16)
 
     def retry(self, place: Place, now: float) -> None:
         """The receiver could not take it yet: ask again soon, ever more slowly."""
@@ -115,12 +119,13 @@ class Resending:
         wait = min(sends * self.settings.tick, self.settings.longest)
         self._put_off(place, sends, now, wait)
 
-    def _put_off(self, place: Place, sends: int, now: float, wait: float) -> None:
-        known = self._times.get(place)
-        if known is None:
-            self._times[place] = _Timing(sends, now + wait, now, False)
+    def _put_off(self, place: Place, sends: int, now: float, wait: float) -> _Timing:
+        timing = self._times.get(place)
+        if timing is None:
+            timing = self._times[place] = _Timing(sends, now + wait, now, False)
         else:
-            known.sends, known.due = sends, now + wait
+            timing.sends, timing.due = sends, now + wait
+        return timing
 
     def hurry(self, now: float) -> None:
         """Others live now than before: whatever waits is due, and starts from the beginning."""

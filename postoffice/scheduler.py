@@ -169,7 +169,10 @@ class SchedulerDesk:
         return [(meta.reply_to, Message(answer))]
 
     def _goodbye(self, meta: Meta, now: float) -> list[Reply]:
-        failure = meta.body.get("failure") if isinstance(meta.body, dict) else None
+        body = meta.body if isinstance(meta.body, dict) else {}
+        failure, said = body.get("failure"), body.get("said")
+        if isinstance(said, dict) and meta.sender in self.membership.nodes:
+            self.statuses[meta.sender] = said
         self.membership.goodbye(meta.sender, failure if type(failure) is str else None, now)
         return self._goodbye_done(meta)
 

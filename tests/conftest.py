@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -21,6 +20,14 @@ from tests.jobs import ROOT, environment, free_port
 
 # Processes that tests start keep what they print as those of users do.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Each process that shares the tests has kernels of its own: two that compile a kernel for different
+# types at once may give one of them, in Numba's cache, the code of the other.
+_worker = os.environ.get("PYTEST_XDIST_WORKER")
+if _worker is not None:
+    _kernels = ROOT / ".pytest_cache" / f"kernels-{_worker}"
+    _kernels.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernels))
 
 # The same few examples in each run; --hypothesis-profile=thorough: many, and others each time.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,13 +56,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         item.path.is_relative_to(folder) for item in session.items for folder in folders
     ):
         return
-    with open(__file__) as lock:  # of several processes that test at once one compiles
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        arguments = preparation(JobConfig(), os.environ)
-        if arguments:
-            command = [sys.executable, "-m", "pslite.prepare", *arguments]
-            # What cannot be compiled fails the tests that need it, which say more.
-            subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, check=False)
+    arguments = preparation(JobConfig(), os.environ)
+    if arguments:
+        command = [sys.executable, "-m", "pslite.prepare", *arguments]
+        # What cannot be compiled fails the tests that need it, which say more.
+        subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, check=False)
 
 
 @pytest.fixture

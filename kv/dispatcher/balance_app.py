@@ -84,10 +84,12 @@ class BalanceApp(SchedulerApp):
         if node.role is Role.DISPATCHER and self.desk.died(node.rank):
             self._redirect()
 
+    def left(self, node: Node, now: float) -> None:
+        self._hear(node.id, self.office.said.get(node.id))
+
     def tick(self, now: float) -> None:
         for node, status in sorted(self.office.said.items()):
-            if isinstance(status, dict) and STATUS in status:
-                self._note(node, status[STATUS])
+            self._hear(node, status)
         if self._config.overflow:
             decision = self.desk.decide(now, self._said())
             if decision is not None:
@@ -111,6 +113,10 @@ class BalanceApp(SchedulerApp):
         return self.office.redirect(ways)
 
     # -- what was decided ---------------------------------------------------------------------
+
+    def _hear(self, node: int, status: Any) -> None:
+        if isinstance(status, dict) and STATUS in status:
+            self._note(node, status[STATUS])
 
     def _note(self, node: int, status: Any) -> None:
         """Keep a node's decisions that are new here."""

@@ -99,13 +99,28 @@ def test_a_large_message_gets_the_time_to_cross_the_network() -> None:
     assert sent_at(resending, message, quarters(8)) == [3.0, 7.0]
 
 
-def test_what_is_held_is_asked_for_seldom() -> None:
+def test_what_is_held_is_asked_for_ever_more_seldom() -> None:
+    resending = Resending(Resend(timeout=1.0, reminder=30.0))
+    message, now, waits = small(), 0.0, []
+    resending.due([(PLACE, message)], now)
+
+    for _ in range(8):
+        resending.hold(PLACE, now)
+        begun = now
+        while not resending.due([(PLACE, message)], now):
+            now += 0.25
+        waits.append(now - begun)
+
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def test_a_reminder_that_nobody_answers_is_repeated_as_any_message() -> None:
     resending = Resending(Resend(timeout=1.0, reminder=30.0))
     resending.due([(PLACE, small())], 0.0)
 
     resending.hold(PLACE, 0.5)
 
-    assert sent_at(resending, small(), quarters(40)) == [30.5, 32.5, 35.5, 39.5]
+    assert sent_at(resending, small(), quarters(12)) == [1.5, 3.5, 6.5, 10.5]
 
 
 def test_after_a_change_of_members_what_waits_is_due_at_once() -> None:
@@ -200,7 +215,7 @@ def test_an_answer_that_it_is_held_settles_nothing(customer: Customer, office: F
     answer(customer, 8, timestamp, Kind.HELD)
 
     assert not customer.is_done(timestamp)
-    assert turn(customer, office, 29.0) == []
+    assert turn(customer, office, 0.9) == []
     assert turn(customer, office, 30.0) == [8]
     answer(customer, 8, timestamp)
     assert customer.is_done(timestamp)

@@ -125,7 +125,7 @@ class Burst:
 
     def run(self, worker: RemoteWorker) -> None:
         table = worker.sparse_table("t", DIM, optimizer=SGD(lr=1), missing="zeros")
-        for pause, seconds in ((0.05, 8.0), (0.5, 8.0)):
+        for pause, seconds in ((0.05, 8.0), (0.5, 20.0)):
             began = worker.office.van.now()
             while worker.office.van.now() - began < seconds:
                 request = table.push(KEYS, -np.ones((KEYS.size, DIM)))
