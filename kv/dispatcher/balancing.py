@@ -158,11 +158,12 @@ class Balancer:
     def _is_own(self, rank: int) -> bool:
         return self._home_of(rank) == self._office.rank
 
-    def joined(self, rank: int) -> None:
-        """A worker has come: because it was asked to, or the scheduler sent it."""
+    def joined(self, rank: int, was_elsewhere: bool) -> None:
+        """A worker has come: because it was asked to, or the scheduler sent it; or there was no
+        other way before, as one of the two was started again."""
         self._spilled.pop(rank, None)
         self.leaving.discard(rank)
-        if self._is_own(rank):
+        if was_elsewhere and self._is_own(rank):
             self._hysteresis.returned(self._office.van.now())
 
     def left(self, rank: int) -> None:

@@ -555,10 +555,11 @@ class Dispatcher:
     def _joined(self, message: Message) -> None:
         """All tables of a worker that comes are known."""
         rank, body = role_and_rank(message.meta.sender)[1], message.meta.body
-        self._members.come(rank, int(body["step"]), int(body["position"]), bool(body["rests"]))
+        step, position = int(body["step"]), int(body["position"])
+        was_elsewhere = self._members.come(rank, step, position, bool(body["rests"]))
         self._pushed_at[rank] = self.office.van.now()
         if self.balancer is not None:
-            self.balancer.joined(rank)
+            self.balancer.joined(rank, was_elsewhere)
         self._answers.answer(message, Message(answer_to(message.meta)))
 
     def _leave(self, message: Message) -> None:

@@ -54,18 +54,22 @@ class Members:
         """Whether all that its own workers push to a round of that number comes by here."""
         return not self._missing and number >= self._whole_from
 
-    def come(self, rank: int, step: int, position: int, rests: bool) -> None:
+    def come(self, rank: int, step: int, position: int, rests: bool) -> bool:
         """A worker comes, with so many steps done, in that position of `semi_sync`.
 
         Args:
             rests: it has finished, or rests: nobody waits for it.
+        Returns:
+            Whether it was elsewhere before; else it, or this dispatcher, was started again.
         """
+        was_elsewhere = rank not in self._missing | self.ranks
         self.ranks.add(rank)
         if rank in self._missing:
             self._missing.discard(rank)
             self._whole_from = max(step, self._whole_from)
         if not rests:
             self._progress.await_again(rank, step, position)
+        return was_elsewhere
 
     def lose(self, rank: int) -> bool:
         """Nobody waits for a worker any more, which has died or rests; whether anybody did."""

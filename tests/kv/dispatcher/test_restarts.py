@@ -17,6 +17,8 @@ from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.dispatcher import Dispatcher
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
+from postoffice.node import Role, node_id
+from postoffice.view import ClusterView
 from tests.kv.dispatcher.moves import Mover
 from tests.kv.dispatcher.tier import SEEDS, Tier, storm
 from tests.kv.replication.test_worker_restarts import KEYS, STEPS, train
@@ -193,6 +195,83 @@ def test_rounds_give_the_same_bits_though_a_dispatcher_is_started_again(
 
     assert found == expected
     assert tier.dispatchers[0].counts["merges"] > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rounds_keep_their_bits_while_some_are_back_and_others_are_not(seed: int) -> None:
+    expected: list[bytes] = []
+    Tier(0, workers=WORKERS, dispatchers=1, mode="sync").train(
+        lambda worker: expected.append(train(worker))
+    )
+    tier, found = Tier(seed, workers=WORKERS, dispatchers=1, mode="sync"), list[bytes]()
+    steps: list[int] = []
+
+    def late(worker: RemoteWorker) -> None:
+        """Asked to stay away from the next life for some steps."""
+
+        def see(old: ClusterView, new: ClusterView) -> None:
+            if worker.way.wanted is not None and not worker.way.is_open:
+                worker.way.ask(worker.way.wanted, 1, True)
+
+        def amid(step: int) -> None:
+            steps.append(step)
+            if step == 5:
+                worker.way.ask(next(iter(worker.way._asked)), 2, False)
+
+        worker.office.on_view.append(see)
+        found.append(train(worker, amid=amid))
+        assert worker.way.is_open
+
+    def meddler() -> None:
+        tier.wait(lambda: 1 in steps)
+        tier.kill_dispatcher(0)
+        tier.start_dispatcher(0)
+
+    tier.meddle(meddler)
+    for rank in range(WORKERS):
+        tier.start_worker(rank, late if rank == 1 else lambda worker: found.append(train(worker)))
+    tier.run()
+
+    assert found == expected
+    assert tier.dispatchers[0].workers == list(range(WORKERS))
+
+
+def test_what_a_former_life_left_with_another_dispatcher_counts_once() -> None:
+    """It was about to be moved. Its step is complete, though no server knows that yet."""
+    config = DispatcherConfig(flush_interval=60.0)
+    tier = Tier(0, workers=3, mode=SSP(8), on_worker="restart", config=config)
+    values: list[np.ndarray] = []
+    began: list[int] = []
+    is_over: list[bool] = []
+
+    def dies(worker: RemoteWorker) -> None:
+        table = worker.sparse_table("t", 1, optimizer=SGD(lr=1), initializer=None, missing="zeros")
+        table.push(KEYS, np.ones((KEYS.size, 1)))
+        worker.step()
+        worker.office.wait(lambda: False, 2.0)
+        is_over.append(True)
+        worker.office.wait(lambda: False)
+
+    def program(worker: RemoteWorker) -> None:
+        if worker.rank == 0:  # its pushes would take along those of its neighbour
+            worker.office.wait(lambda: bool(is_over) and len(began) == 2)
+        began.append(worker.steps)
+        values.append(push_ones_by_step(worker))
+
+    def meddler() -> None:
+        tier.wait(lambda: bool(is_over) and tier.app is not None)
+        assert tier.app is not None
+        tier.app.office.redirect({node_id(Role.WORKER, 1): 1})
+        tier.network.kill("worker 1")
+        tier.start_worker(1, program)
+
+    tier.meddle(meddler)
+    for rank, each in enumerate([program, dies, program]):
+        tier.start_worker(rank, each)
+    tier.run()
+
+    assert sorted(began) == [0, 0, 1]
+    np.testing.assert_array_equal(np.array(values), -3 * STEPS)
 
 
 @pytest.mark.parametrize("mode", [SSP(1), Sync(), SemiSync(2)], ids=str)
