@@ -92,6 +92,7 @@ def wait_until_copied(observer: Observer, servers: int, worker: RemoteWorker) ->
     def is_copied() -> bool:
         facts = observer.scheduler("placement")
         is_whole = NOBODY not in facts["backup"] and facts["version"] > 0
+        is_whole &= worker.office.view.map_version >= facts["version"]  # it knows whom to ask
         return len(facts["alive"]) == servers and is_whole and facts["is_settled"]
 
     for _ in range(600):
