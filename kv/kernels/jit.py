@@ -19,6 +19,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
+from kv.kernels.sharing import share
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 AHEAD = np.uint64(24)  # rows between a prefetch and its use, at least; measured at dim 8 to 128
@@ -34,7 +36,9 @@ FARTHEST = np.uint64(256)  # floats of a row fetched by hand; the hardware notic
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` at its first call, cached on disk, without the interpreter lock."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    share(compiled)
+    return compiled
 
 
 def frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
