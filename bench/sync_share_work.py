@@ -134,7 +134,7 @@ def all_reduce(settings: Settings) -> Iterator[dict[str, Any]]:
             for _ in range(first, stop):
                 clock.compute(settings.compute)
                 dist.all_reduce(embedding)  # noqa: B023 (it is called at once)
-                dist.all_reduce(net)  # noqa: B023
+                dist.all_reduce(net)  # noqa: B023 (likewise)
 
         yield measured(settings, dim, run, dist.barrier)
     dist.destroy_process_group()
@@ -156,9 +156,9 @@ def servers(settings: Settings) -> Iterator[dict[str, Any]]:
             def run(first: int, stop: int, clock: Clock) -> None:
                 pipeline = worker.pipeline(settings.depth)
                 batches = lists[first:stop]
-                for keys, _ in pipeline.over(batches, lambda keys: [(table, keys), net]):  # noqa: B023
+                for keys, _ in pipeline.over(batches, lambda keys: [(table, keys), net]):  # noqa: B023 (likewise)
                     clock.compute(settings.compute)
-                    pipeline.push([(table, keys, rows[: len(keys)]), (net, weights)])  # noqa: B023
+                    pipeline.push([(table, keys, rows[: len(keys)]), (net, weights)])  # noqa: B023 (likewise)
 
             yield measured(settings, dim, run, worker.barrier)
 

@@ -42,6 +42,7 @@ from kv.dispatcher.resolving import resolve
 from kv.dispatcher.restarting import Restarts
 from kv.dispatcher.stepping import Steps, said_to_all
 from kv.dispatcher.upstream import Servers
+from kv.dispatcher.worker_pull import WorkerPull
 from kv.executor import Executor, Turns
 from kv.keylists.kept import KeptLists
 from kv.retrying import Retry
@@ -433,8 +434,8 @@ class Dispatcher:
         # Where nobody waits for a worker, rounds close without it.
         may_share = meta.cmd == Command.PULL and not self._progress.finished[rank]
         pushed = self._pushed_at.get(rank, -math.inf)
-        read = self._reader.read
-        read(tables, keys, rank, step, create, meta.priority, done, may_share, pushed)
+        pull = WorkerPull(tables, keys, rank, step, create, meta.priority)
+        self._reader.read(pull, done, may_share, pushed)
 
     # -- steps -------------------------------------------------------------------
 

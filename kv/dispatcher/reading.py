@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from kv.dispatcher.known_tables import KnownTable
 from kv.dispatcher.receiving import Keys, Values
 from kv.dispatcher.refusing import Error
 from kv.dispatcher.upstream import Found, Servers
+from kv.dispatcher.worker_pull import WorkerPull
 from van.message import Clock
 
 Done = Callable[[BaseException | None, Error | None, list[Values], tuple[Clock, ...]], None]
@@ -37,87 +39,54 @@ class Reader:
     ) -> None:
         self._servers, self.cache, self._counts, self._now = servers, cache, counts, now
 
-    def read(
-        self,
-        tables: Sequence[KnownTable],
-        keys: Sequence[Keys | None],
-        rank: int,
-        step: int,
-        create: bool,
-        priority: int,
-        done: Done,
-        may_share: bool,
-        pushed: float,
-    ) -> None:
+    def read(self, pull: WorkerPull, done: Done, may_share: bool, pushed: float) -> None:
         """Read rows in the name of a worker.
 
         Args:
             may_share: the worker is one whom rounds wait for; else it is answered by servers.
             pushed: when its last push was answered.
         """
-        shared = [may_share and create and self.cache.keeps(table) for table in tables]
-        if not any(shared):
-            self._ask_all(tables, keys, rank, step, create, priority, done)
-            return
-        reading = _Reading(self, tables, keys, rank, step, create, priority, done)
-        reading.begin(shared, pushed)
+        shared = [may_share and pull.create and self.cache.keeps(table) for table in pull.tables]
+        if any(shared):
+            _Reading(self, pull, done).begin(shared, pushed)
+        else:
+            self._ask_all(pull, done)
 
-    def _ask_all(
-        self,
-        tables: Sequence[KnownTable],
-        keys: Sequence[Keys | None],
-        rank: int,
-        step: int,
-        create: bool,
-        priority: int,
-        done: Done,
-    ) -> None:
-        def answered(error: BaseException | None, said: Error | None, pull: Found) -> None:
+    def _ask_all(self, pull: WorkerPull, done: Done) -> None:
+        def answered(error: BaseException | None, said: Error | None, found: Found) -> None:
             if error is not None:
                 done(error, said, [], ())
             else:
-                done(None, None, pull.results(), clocks_in(pull.clocks))
+                done(None, None, found.results(), clocks_in(found.clocks))
 
-        self._servers.pull(tables, keys, rank, step, create, priority, answered)
+        self._servers.pull(pull, answered)
 
 
 class _Reading:
     """One pull of which a part may be here."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        tables: Sequence[KnownTable],
-        keys: Sequence[Keys | None],
-        rank: int,
-        step: int,
-        create: bool,
-        priority: int,
-        done: Done,
-    ) -> None:
-        self._reader, self._tables, self._keys = reader, tables, keys
-        self._rank, self._step, self._create, self._priority = rank, step, create, priority
-        self._done = done
+    def __init__(self, reader: Reader, pull: WorkerPull, done: Done) -> None:
+        self._reader, self._pull, self._done = reader, pull, done
         self._uses: list[list[Use]] = []
         self._open = 0
         self._failure: tuple[BaseException, Error | None] | None = None
 
     def begin(self, shared: Sequence[bool], pushed: float) -> None:
-        reader, now = self._reader, self._reader._now()
+        reader, pull, now = self._reader, self._pull, self._reader._now()
         asked: list[tuple[KnownTable, Fetched, bool]] = []
-        for table, keys, is_shared in zip(self._tables, self._keys, shared, strict=True):
+        for table, keys, is_shared in zip(pull.tables, pull.keys, shared, strict=True):
             uses: list[Use] = []
             if is_shared:
-                uses, left = reader.cache.find(table, keys, self._step, now, pushed)
+                uses, left = reader.cache.find(table, keys, pull.step, now, pushed)
             else:
                 left = np.empty(0, np.int64) if keys is None else np.arange(keys.size)
             self._count(table, keys, uses)
             if left is not None and (keys is None or left.size):
                 some = keys if keys is None or left.size == keys.size else keys[left]
                 if is_shared:
-                    fetched = reader.cache.begin(table, some, self._step, now)
+                    fetched = reader.cache.begin(table, some, pull.step, now)
                 else:
-                    fetched = Fetched(some, self._step, now)
+                    fetched = Fetched(some, pull.step, now)
                 asked.append((table, fetched, is_shared))
                 places = None if keys is None else left
                 rows = None if keys is None else np.arange(left.size)
@@ -145,25 +114,20 @@ class _Reading:
     def _ask(self, asked: Sequence[tuple[KnownTable, Fetched, bool]]) -> None:
         cache = self._reader.cache
 
-        def answered(error: BaseException | None, said: Error | None, pull: Found) -> None:
+        def answered(error: BaseException | None, said: Error | None, found: Found) -> None:
             if error is not None:
                 self._failure = error, said
                 for table, fetched, _ in asked:
                     cache.fail(table, fetched)
                 return
-            for (table, fetched, _), values in zip(asked, pull.results(), strict=True):
-                clocks = {s: clock for (name, s), clock in pull.clocks.items() if name == table.id}
+            for (table, fetched, _), values in zip(asked, found.results(), strict=True):
+                items = found.clocks.items()
+                clocks = {server: clock for (name, server), clock in items if name == table.id}
                 cache.fill(fetched, values, clocks, self._reader._now())
 
-        self._reader._servers.pull(
-            [table for table, _, _ in asked],
-            [fetched.keys for _, fetched, _ in asked],
-            self._rank,
-            self._step,
-            self._create,
-            self._priority,
-            answered,
-        )
+        tables = [table for table, _, _ in asked]
+        keys = [fetched.keys for _, fetched, _ in asked]
+        self._reader._servers.pull(replace(self._pull, tables=tables, keys=keys), answered)
 
     def _settle(self) -> None:
         self._open -= 1
@@ -175,26 +139,16 @@ class _Reading:
             self._done(*self._failure, [], ())
         elif any(use.fetched.has_failed for uses in self._uses for use in uses):
             # What another worker asked for has failed, perhaps for reasons of its own.
-            self._reader._ask_all(
-                self._tables,
-                self._keys,
-                self._rank,
-                self._step,
-                self._create,
-                self._priority,
-                self._done,
-            )
+            self._reader._ask_all(self._pull, self._done)
         else:
-            values = [
-                _put_together(table, keys, uses)
-                for table, keys, uses in zip(self._tables, self._keys, self._uses, strict=True)
-            ]
+            parts = zip(self._pull.tables, self._pull.keys, self._uses, strict=True)
+            values = [_put_together(table, keys, uses) for table, keys, uses in parts]
             self._done(None, None, values, self._clocks())
 
     def _clocks(self) -> tuple[Clock, ...]:
         """Of each table and server the earliest clock that a row is of."""
         clocks: dict[tuple[int, int], int] = {}
-        for table, uses in zip(self._tables, self._uses, strict=True):
+        for table, uses in zip(self._pull.tables, self._uses, strict=True):
             for use in uses:
                 for server, clock in use.fetched.clocks.items():
                     place = table.id, server

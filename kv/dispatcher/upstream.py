@@ -29,6 +29,7 @@ from kv.dispatcher.refreshing import Refresh, RowsHaveMovedError, reads_of
 from kv.dispatcher.refusing import Error, Refusals
 from kv.dispatcher.resolving import Resolved
 from kv.dispatcher.versions import VersionClock
+from kv.dispatcher.worker_pull import WorkerPull
 from kv.errors import KVError
 from kv.keylist import KeyList
 from kv.keylists.sent import SentLists
@@ -202,34 +203,28 @@ class Servers:
 
     def pull(
         self,
-        tables: Sequence[KnownTable],
-        keys: Sequence[Keys | None],
-        rank: int,
-        step: int,
-        create: bool,
-        priority: int,
+        wanted: WorkerPull,
         done: Callable[[BaseException | None, Error | None, Found], None],
     ) -> None:
         """Ask for rows in the name of a worker, or for what has changed of those that are here.
 
         Args:
-            keys: by table, increasing; None of a dense one.
-            rank, step: the worker's, for the consistency modes.
             done: called with the answers.
         """
+        tables, keys = wanted.tables, wanted.keys
         reads = [self._read(table, some) for table, some in zip(tables, keys, strict=True)]
         question = Question(
             Command.PULL,
             Flag.PULL,
             [table.id for table in tables],
-            step,
+            wanted.step,
             self.slots,
-            {"create": create, "rank": rank},
-            priority,
+            {"create": wanted.create, "rank": wanted.rank},
+            wanted.priority,
             self._signature(tables, keys),
         )
-        customer = self.pulls_of(rank)
-        rows = reads_of(self.copies, tables, keys, reads) if create else None
+        customer = self.pulls_of(wanted.rank)
+        rows = reads_of(self.copies, tables, keys, reads) if wanted.create else None
 
         def ask_whole() -> None:
             pull = Pull(reads)
