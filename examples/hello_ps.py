@@ -12,5 +12,6 @@ with pslite.connect() as worker:
     for _ in range(200):
         rows = table.pull(keys)  # float32, shape (4, 1), in the order of keys
         worker.wait(table.push(keys, rows - targets))
+        worker.step()  # ends this step: mode sync waits for it, async does not care
     worker.barrier()
     print(f"worker {worker.rank} of {worker.num_workers}: {table.pull(keys).ravel().round(2)}")

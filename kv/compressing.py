@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv.compression.coding import NAMED, OUTRIGHT, WHOLE, Absent, Mask
-from kv.compression.encoder import Coded, Encoder
+from kv.compression.encoder import Coded, Encoder, saved_by
 from kv.compression.kept import Kept, KeptBlocks, KeptRows, magnitude_of
 from kv.compression.rehearsal import play
 from kv.compression.settings import ALL, KINDS, Rules, is_target
@@ -78,6 +78,10 @@ class Encoders:
                     changed.add(name)
         return sorted(changed)
 
+    def saved(self) -> int:
+        """Bytes of values that compression has saved so far."""
+        return saved_by(list(self._encoders.values()))
+
     def _is_by_need(self, table: str) -> bool:
         return is_target(self._when_busy, table, self._defined.get(table, ""))
 
@@ -88,10 +92,11 @@ class Encoders:
         return replace(spec, compression=None if found is None or found.is_none else found)
 
     def unused(self) -> list[str]:
-        """Keys of the rules that name no table which was defined."""
+        """Settings that name a table which was not defined."""
         known = {*self._defined, *KINDS, ALL}
-        by_need = [target for target in self._when_busy if target not in known]
-        return [*self.rules.unused(self._defined), *sorted(by_need)]
+        by_need = sorted(target for target in self._when_busy if target not in known)
+        rules = [f"[compression] {key}" for key in self.rules.unused(self._defined)]
+        return [*rules, *(f"[balance] when_busy: {target}" for target in by_need)]
 
     def of(self, spec: TableSpec, link: str) -> Encoder | None:
         """The encoder of a resolved definition on a link; None: values go as they are."""
@@ -100,6 +105,7 @@ class Encoders:
         chain, identity = spec.compression.link(link), table_id(spec.name)
         if chain is None:
             return None
+        self._defined[spec.name] = spec.kind
         with self._lock:
             place = identity, link
             if place not in self._encoders:

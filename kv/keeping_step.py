@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kv.consistency.position import Position
+from kv.consistency.settings import SemiSync, Sync
 from kv.conversation import Conversation
 from kv.gather import Gatherer
 from kv.leases.client import RemoteLeases
@@ -16,6 +18,9 @@ from kv.table_protocol import Command, table_id
 from postoffice.node import Group
 from postoffice.postoffice import Postoffice
 from van.message import Flag, Message
+
+log = logging.getLogger(__name__)
+_ROUNDS = (Sync, SemiSync)
 
 
 class KeepsStep(Conversation):
@@ -143,6 +148,16 @@ class KeepsStep(Conversation):
         self.office.wait(
             lambda: self._customer.is_done(last), what=lambda: "the end of the step before"
         )
+
+    def _warn_of_steps(self) -> None:
+        """Say it where all pushes to a table lie in a round that has not ended."""
+        modes = (spec.mode for spec in self._specs.values())
+        if self._is_amid_step and not self._steps and any(isinstance(m, _ROUNDS) for m in modes):
+            log.warning(
+                "%s ends without ever having called step(): in modes sync and semi_sync what it "
+                "has pushed was not there for any of its pulls",
+                self.office.name,
+            )
 
     def finish(self) -> None:
         """This worker pushes no more and nobody waits for its steps; it may still pull."""

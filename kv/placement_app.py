@@ -76,7 +76,7 @@ class PlacementApp(SchedulerApp):
     def died(self, node: Node, now: float) -> None:
         if node.role is Role.SERVER:
             lost = self.desk.died(node.rank)
-            if lost.size:
+            if lost.size and not self.office.is_ending:
                 log.warning("nobody has a copy of slots %s of %s", describe(lost), node)
             self._tell()
 

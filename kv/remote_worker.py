@@ -404,6 +404,7 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
             return
         try:
             if failure is None and not self.office.is_stopped:
+                self._warn_of_steps()
                 self._customer.wait_all()
                 self.ask_all(Command.FINISH)
         except Exception as error:

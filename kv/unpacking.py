@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kv.compression.bases import Base
 from kv.compression.coding import decode
-from kv.compression.encoder import Counts, Encoder
+from kv.compression.encoder import Counts, Encoder, saved_by
 from kv.compression.packets import DELTA
 from kv.compression.rehearsal import play
 from kv.compression.settings import (
@@ -98,8 +98,7 @@ class Unpacker:
 
     def saved(self) -> int:
         """Bytes that compression has saved of pulled values."""
-        counts = [encoder.counts for encoder in list(self._encoders.values())]
-        return sum(one.plain_nbytes - one.nbytes for one in counts)
+        return saved_by(list(self._encoders.values()))
 
     def define(self, spec: TableSpec, identity: int) -> None:
         """A table is defined here."""

@@ -171,6 +171,11 @@ class SchedulerOffice(Postoffice):
         }
 
     @property
+    def is_ending(self) -> bool:
+        """Whether nobody waits for what a node has any more: the job is over, or has failed."""
+        return self._membership.failure is not None or self._membership.phase is not Phase.RUNNING
+
+    @property
     def said(self) -> Mapping[int, Any]:
         """What each node said of itself with its last heartbeat, see `Postoffice.statuses`."""
         return self._open_desk.statuses

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from van.errors import PsliteError
 from van.message import Control, Message, Meta
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,9 @@ class Queries:
         else:
             try:
                 report["facts"] = facts()
+            except PsliteError as error:  # it says all that there is to say
+                log.info("a question about %r is refused: %s", topic, error)
+                report["error"] = str(error)
             except Exception as error:  # the node goes on, whoever asked
                 log.warning("a question about %r failed", topic, exc_info=True)
                 report["error"] = f"{type(error).__name__}: {error}"

@@ -69,6 +69,7 @@ def metrics(
     from postoffice.config import split_address
     from pslite import looking
     from pslite import metrics as gathering
+    from van.errors import ConfigError
 
     with clear_errors(verbose):
 
@@ -81,7 +82,11 @@ def metrics(
         if listen is None:
             click.echo(read(), nl=False)
             return
-        with gathering.exporter(*split_address(listen), read) as server:
+        try:
+            place = split_address(listen)
+        except ConfigError as error:
+            raise ConfigError(error.problem, key="--listen") from None
+        with gathering.exporter(*place, read) as server:
             host, port = server.server_address[:2]
             click.echo(f"metrics at http://{host!s}:{port}/metrics")
             try:
@@ -132,7 +137,9 @@ def stats(
         folder = looking.keys_of(run_dir, scheduler, keys)
         with looking.observing(address, timeout, folder) as observer:
             reports = looking.table_reports(observer)
-            dispatchers = looking.dispatcher_reports(observer, observer.cluster())
+            dispatchers, silent = looking.dispatcher_reports(observer, observer.cluster())
+        for line in silent:
+            click.echo(line, err=True)
         text = looking.table_stats(reports, name, dispatchers)  # also finds: no such table
         chosen = reports if name is None else {name: reports[name]}
         click.echo(json.dumps(chosen, indent=2) if as_json else text)

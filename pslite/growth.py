@@ -1,6 +1,7 @@
 """More servers while a job runs: what its launcher does when `pslite ctl scale` asks.
 
-    {"do": "scale", "servers": 3}   whether there can be so many; their keys are made
+    {"do": "check", "servers": 3}   whether there can be so many; their keys are made
+    {"do": "scale", "servers": 3}   likewise, and there are to be so many
     {"do": "start", "rank": 2}      start the server of that rank, unless it runs
 
 Which ranks are to come the scheduler says; servers that leave end by themselves.
@@ -53,17 +54,20 @@ class Growth:
         if not self._is_running():
             raise ConfigError("the job is only starting, or ends; look at pslite status")
         what = command.get("do")
-        if what == "scale":
-            self._scale(_whole(command, "servers"))
+        if what in ("check", "scale"):
+            servers = _whole(command, "servers")
+            self._check(servers)
+            if what == "scale":
+                self.servers, self._most = servers, max(servers, self._most)
             return {"servers": self.servers}
         if what == "start":
             rank = _whole(command, "rank")
             if rank >= self.servers:
                 raise ConfigError(f"server {rank} is none of {self.servers}")
             return {"is_new": self._start(rank)}
-        raise ConfigError(f"{what!r} is no command; scale and start are")
+        raise ConfigError(f"{what!r} is no command; check, scale and start are")
 
-    def _scale(self, servers: int) -> None:
+    def _check(self, servers: int) -> None:
         if why_fixed := repeating.why_fixed(self._job):
             raise ConfigError(f"this job cannot be scaled: {why_fixed}")
         cluster = replace(self._job.cluster, servers=servers)  # finds what is out of range
@@ -73,7 +77,6 @@ class Growth:
             make_keys(Path(security.keys), names_of("server", servers), [])
         elif security.curve:
             check_keys(security, cluster)
-        self.servers, self._most = servers, max(servers, self._most)
 
     def grown(self, job: JobConfig) -> JobConfig:
         """`job` with as many servers as there have been at most: none has a higher rank."""

@@ -222,7 +222,7 @@ class Lifecycle:
 
     def _does_without(self, node: NodeName) -> bool:
         """Whether a dispatcher that has failed is not needed, or has failed too often."""
-        if self.phase is Phase.FINISHING:
+        if self.phase in (Phase.SEEKING, Phase.FINISHING):
             return True
         is_too_often = self.restarts.get(node, 0) >= self._tolerance.restarts
         is_wanted = self._tolerance.of(node) == "restart"
@@ -261,7 +261,9 @@ class Lifecycle:
             problem = f"{failure.problem}, after {done} restarts ([cluster] max_restarts)"
             self.fail(Failure(node, failure.status, problem), now)
             return
-        self.restarts[node], self._borne = done + 1, (failure, now)
+        self.restarts[node] = done + 1
+        if node.role != Role.DISPATCHER:  # whose death the others bear
+            self._borne = failure, now
         self._due[node] = now + self._tolerance.pause_before(done + 1)
 
     def take_due(self, now: float) -> list[NodeName]:

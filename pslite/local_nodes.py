@@ -208,6 +208,8 @@ class LocalNodes:
             with tables:
                 office.start()
                 office.serve()
+        except ClusterStoppedError:  # another node has failed, not this one
+            raise
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             raise
@@ -253,6 +255,8 @@ class LocalNodes:
             with dispatcher:
                 office.start()
                 office.serve()
+        except ClusterStoppedError:  # another node has failed, not this one
+            raise
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             raise

@@ -364,9 +364,10 @@ class LocalJob:
     def _report(self, seconds: float) -> int:
         name, cluster, failure = self._job.run.name, self._job.cluster, self._life.failure
         if failure is None:
-            size = f"{self._growth.servers} servers, {cluster.workers} workers"
+            counts = {"server": self._growth.servers, "worker": cluster.workers}
             if cluster.dispatchers:
-                size += f", {cluster.dispatchers} dispatchers"
+                counts["dispatcher"] = cluster.dispatchers
+            size = ", ".join(f"{n} {role}{'s' * (n != 1)}" for role, n in counts.items())
             self._say(ending.done(name, seconds, size, self._life))
             return 0
         self._say(ending.stopped(name, seconds, failure))

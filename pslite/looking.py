@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +84,21 @@ def status(observer: Observer) -> str:
     if cluster["missing"]:
         heading += f"; waiting for {cluster['missing']}"
     found = [heading, columns(rows, left=6), *cluster["remarks"], *lost(cluster["last_words"])]
-    facts = dispatcher_reports(observer, cluster)
-    return "\n".join([*found, *([dispatchers(facts)] if facts else [])])
+    facts, silent = dispatcher_reports(observer, cluster)
+    return "\n".join([*found, *silent, *([dispatchers(facts)] if facts else [])])
 
 
-def dispatcher_reports(observer: Observer, cluster: Report) -> dict[int, Report]:
-    """The reports of all dispatchers that have not gone, by rank."""
+def dispatcher_reports(observer: Observer, cluster: Report) -> tuple[dict[int, Report], list[str]]:
+    """The reports of all dispatchers that have not gone, by rank, and who did not answer."""
     facts: dict[int, Report] = {}
+    silent: list[str] = []
     for node in map(Node.unpack, cluster["nodes"]):
         if node.role is Role.DISPATCHER and node.id not in cluster["gone"]:
-            with suppress(ObserverError):  # it may just have died: the table of nodes says so
+            try:
                 facts[node.rank] = observer.ask(node, "dispatcher")
-    return facts
+            except ObserverError as error:  # it may just have died
+                silent.append(str(error))
+    return facts, silent
 
 
 def lost(last_words: list[tuple[int, Report]]) -> list[str]:

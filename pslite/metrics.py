@@ -8,9 +8,12 @@ Source of the format: Prometheus, Exposition formats, text format 0.0.4.
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 from postoffice.errors import ObserverError
@@ -18,6 +21,9 @@ from postoffice.node import Node, node_name
 from postoffice.observer import Observer
 from van.errors import ConfigError, PsliteError
 
+log = logging.getLogger(__name__)
+
+_PATIENCE = 10.0  # seconds for one who looks to say what he wants
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Facts = Sequence[Any]
@@ -87,6 +93,17 @@ def _number(value: float) -> str:
     return str(value)
 
 
+class _Server(ThreadingHTTPServer):
+    """A thread for each look, so that nobody waits for one who says nothing."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who looks may hang up, or take too long, at any moment."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            log.exception("a look by %s failed", client_address)
+
+
 def exporter(host: str, port: int, read: Callable[[], str]) -> HTTPServer:
     """A web server that answers each look with what `read()` returns, one look at a time.
 
@@ -96,13 +113,18 @@ def exporter(host: str, port: int, read: Callable[[], str]) -> HTTPServer:
         ConfigError: it cannot listen there.
     """
 
+    lock = threading.Lock()
+
     class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE
+
         def do_GET(self) -> None:
             if self.path.partition("?")[0] not in ("/", "/metrics"):
                 self.send_error(404, "look at /metrics")
                 return
             try:
-                text, status = read(), 200
+                with lock:
+                    text, status = read(), 200
             except PsliteError as error:
                 text, status = f"{error}\n", 503
             body = text.encode()
@@ -116,6 +138,6 @@ def exporter(host: str, port: int, read: Callable[[], str]) -> HTTPServer:
             """Looks come every few seconds; nobody wants a line for each."""
 
     try:
-        return HTTPServer((host, port), Handler)
+        return _Server((host, port), Handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {error}", key="--listen") from None

@@ -59,7 +59,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[tuple[str, str], str]]:
     if job.checkpoint.dir and job.checkpoint.kind == "fuzzy":
         yield ("checkpoint", "kind"), "expected step, not fuzzy"
     if cluster.dispatchers and (has_order or sync.mode != "sync"):
-        yield ("cluster", "dispatchers"), "expected 0: what is merged with what is up to timing"
+        yield ("cluster", "dispatchers"), "expected 0: what dispatchers merge is up to timing"
     if job.balance.overflow and cluster.dispatchers:
         yield ("balance", "overflow"), "expected no: who goes which way is up to timing"
     if job.balance.when_busy:

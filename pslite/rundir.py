@@ -22,6 +22,8 @@ from van.identity import lives, this_process
 
 LOOK = 0.1  # seconds that one who only looks whether a folder is taken may hold its lock
 
+_REPORTS = ("chaos.json*", "dispatcher*.json")  # of a former job, which this one may not write anew
+
 
 class RunDirectory:
     """The folder of one running job; no other job can take it while this one lives.
@@ -42,6 +44,10 @@ class RunDirectory:
             ) from None
         except OSError as error:
             raise ConfigError(f"run folder {path} cannot be written: {error.strerror}") from None
+        for pattern in _REPORTS:
+            for old in path.glob(pattern):
+                with contextlib.suppress(OSError):
+                    old.unlink()
         try:
             self.update(state="starting")
         except ConfigError:

@@ -48,9 +48,11 @@ def scale(
             launcher does not answer, or refuses.
         ObserverError: the scheduler does not answer, or refuses.
     """
-    if ask is not None:  # first, as it may refuse
-        ask({"do": "scale", "servers": servers})
+    if ask is not None:  # first, as it may refuse; so may the scheduler, and then nothing changes
+        ask({"do": "check", "servers": servers})
     facts: dict[str, Any] = observer.scheduler("scale", servers)
+    if ask is not None:
+        ask({"do": "scale", "servers": servers})
     missing = facts["missing"]
     if missing and ask is None:
         say(

@@ -149,8 +149,8 @@ def _close_at_exit(worker: RemoteWorker) -> None:
 def _closed(worker: RemoteWorker, close: Callable[[], None]) -> None:
     atexit.unregister(close)
     if worker.rank == 0:
-        for key in worker.encoders.unused():
-            log.warning("[compression] %s: this job has defined no such table", key)
+        for setting in worker.encoders.unused():
+            log.warning("%s: this job has defined no such table", setting)
 
 
 def local_cluster(

@@ -54,8 +54,10 @@ install_venv() {
                 "On Debian and Ubuntu: apt install python3-venv"
         fi
     fi
+    # compat: the clone's folder itself is on the path. With a finder instead Python would take a
+    # folder `pslite` in the current one, such as the clone, for a package of that name.
     if ! "$venv/bin/python" -m pip --disable-pip-version-check install \
-        -c "$root/constraints.txt" -e "${root}[ctr,test,dev]" >"$log" 2>&1; then
+        --config-settings editable_mode=compat -c "$root/constraints.txt" -e "${root}[ctr,test,dev]" >"$log" 2>&1; then
         fail "The installation failed; the end of $log:" "$(tail -n 20 -- "$log")"
     fi
     venv_stamp >"$venv/stamp"

@@ -84,7 +84,7 @@ def failure(curve: Curve | None, address: str, event: int, value: int) -> Handsh
         if event == _PROTOCOL and value == _MISMATCH:
             text = (
                 "it speaks CURVE only: set [security] curve = on and keys = FOLDER here too "
-                "(`pslite keygen` makes keys)"
+                "(`pslite keygen` makes keys), or give a command --keys FOLDER or --run RUN"
             )
         return HandshakeError(place, text, is_final=event == _PROTOCOL)
     if event == _AUTH:

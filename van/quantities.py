@@ -125,6 +125,8 @@ def format_quantity(value: float, unit: Unit) -> str:
 
     >>> format_quantity(0.1, SECONDS), format_quantity(65536, BYTES), format_quantity(90.5, SECONDS)
     ('100ms', '64KiB', '90500ms')
+    >>> format_quantity(0.001, SHARES)
+    '0.1%'
     """
     exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     for symbol, scale in unit.scales:
@@ -133,4 +135,8 @@ def format_quantity(value: float, unit: Unit) -> str:
             text = f"{int(count)}{symbol}"
             if parse_quantity(text, unit) == value:
                 return text
+    if unit is SHARES and value:
+        text = f"{(100 * exact).normalize():f}%"
+        if parse_quantity(text, unit) == value:
+            return text
     return f"{value!r}{unit.base}"

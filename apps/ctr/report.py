@@ -40,7 +40,7 @@ def training_report(metrics: dict[str, Any], out: Path) -> str:
         ("model, figures", f"{out / 'model'}, {out / 'metrics.json'}"),
         (
             "learning curve",
-            str(curve) if curve.is_file() else "none, as there was no [debug] interval",
+            str(curve) if curve.is_file() else "none: no [debug] interval ended",
         ),
     ]
     remarks = [metrics["remark"]] if metrics["remark"] else []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -295,3 +295,9 @@ class Encoder:
         """The same of some rows: the values that were pushed, and what was sent of them."""
         if self.kept is not None:
             give_back(self.kept, frozen(names), sent, values)
+
+
+def saved_by(encoders: Iterable[Encoder | None]) -> int:
+    """Bytes of values that these have saved together."""
+    counts = [encoder.counts for encoder in encoders if encoder is not None]
+    return sum(one.plain_nbytes - one.nbytes for one in counts)

@@ -25,6 +25,7 @@ class BusyLink:
         config: marks and times.
         switch: compresses, or does so no more; returns the tables that this changes.
         saved: bytes that compression has saved so far.
+        decisions: of the node, where it decides of other things, too, and tells them.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class BusyLink:
         config: BalanceConfig,
         switch: Callable[[bool], Sequence[str]],
         saved: Callable[[], int],
+        decisions: Decisions | None = None,
     ) -> None:
         self._office, self._config, self._switch, self._saved = office, config, switch, saved
         self._hysteresis, self._is_busy = Hysteresis(config), False
         self._last: tuple[float, int] | None = None  # when was looked, and the bytes until then
-        self._decisions = Decisions(office)
-        office.statuses[STATUS] = self._decisions.status
+        self._decisions = Decisions(office) if decisions is None else decisions
+        if decisions is None:
+            office.statuses[STATUS] = self._decisions.status
         office.on_view.append(self._begin)
 
     def _begin(self, old: ClusterView, new: ClusterView) -> None:

@@ -26,6 +26,7 @@ from kv.dispatcher.assignment import workers_of
 from kv.dispatcher.balance_config import BalanceConfig
 from kv.dispatcher.balancing import Balancer
 from kv.dispatcher.buffers import Buffer, Pair, Pairs, Place
+from kv.dispatcher.busy import BusyLink
 from kv.dispatcher.cache import RowCache
 from kv.dispatcher.config import DispatcherConfig
 from kv.dispatcher.flushing import Cause, Flushing
@@ -118,7 +119,11 @@ class Dispatcher:
             self.balancer = Balancer(office, balance, self.measures, active)
             self._flushing.leaving = self.balancer.leaving
         self._balance_every = balance.check_interval
-        self.packing = Packing(self.servers.encoders)
+        self.packing = packing = Packing(self.servers.encoders)
+        if balance.when_busy:
+            packing.compress_when_busy(balance.when_busy)
+            decisions = None if self.balancer is None else self.balancer.decisions
+            BusyLink(office, balance, packing.switch, packing.saved, decisions)
         of_job = Consistency.of(mode), seed
         self._relay = Relay(self.servers, self.tables, *of_job, self._define)
         self._answers = Answers(office, self._lock, self._repeats, self._note_answer)

@@ -36,6 +36,19 @@ class Packing:
     def __init__(self, encoders: Encoders) -> None:
         self.encoders, self._unpacker = encoders, Unpacker(TO_DISPATCHERS)
 
+    def compress_when_busy(self, targets: Sequence[str]) -> None:
+        """Let these go plain until `switch`, to servers and to workers."""
+        self.encoders.compress_when_busy(targets)
+        self._unpacker.compress_when_busy(targets)
+
+    def switch(self, is_busy: bool) -> list[str]:
+        """Compress them on a busy link, or no more; of which tables."""
+        return sorted({*self.encoders.switch(is_busy), *self._unpacker.switch(is_busy)})
+
+    def saved(self) -> int:
+        """Bytes of values that compression has saved so far."""
+        return self.encoders.saved() + self._unpacker.saved()
+
     def define(self, spec: TableSpec) -> Encoder | None:
         """Make ready for a table, which takes a while; what encodes its merged gradients."""
         self._unpacker.define(spec, table_id(spec.name))

@@ -3,39 +3,65 @@
 Numba numbers the files of a kernel's types by its index, writes the index first, and locks nothing.
 So of two processes that compile one kernel for different types at a time, one may later be given,
 under its types, the code of the other: a call that never ends, or worse. Here a lock of the folder
-is held while a kernel is saved (alone) or loaded (together).
+is held while a kernel is saved (alone) or loaded (together). And a kernel that cannot be saved, as
+on a full disk, has been compiled all the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import functools
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 LOCK = "kernels.lock"  # beside the cache's files
+_complained: set[str] = set()  # folders
 
 
 def share(dispatcher: Any) -> None:
     """Let a kernel's cache be shared; nothing happens where there is none."""
     file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     folder = getattr(file, "_cache_path", None)
-    if file is not None and folder is not None:
-        path = os.path.join(folder, LOCK)
-        file.save = _guarded(file.save, path, fcntl.LOCK_EX)
-        file.load = _guarded(file.load, path, fcntl.LOCK_SH)
+    if file is None or folder is None:
+        return
+    plain_save, plain_load = file.save, file.load
 
-
-def _guarded(act: Callable[..., Any], path: str, how: int) -> Callable[..., Any]:
-    @functools.wraps(act)
-    def guarded(*arguments: Any) -> Any:
+    def save(key: Any, data: Any) -> None:
         try:
-            lock = open(path, "ab")  # noqa: SIM115 (it may be refused)
-        except OSError:  # nobody can write there
-            return act(*arguments)
-        with lock:
-            fcntl.flock(lock, how)
-            return act(*arguments)
+            with _locked(folder, fcntl.LOCK_EX):
+                plain_save(key, data)
+        except OSError as error:
+            if folder not in _complained:
+                _complained.add(folder)
+                why = f"{error.strerror}; NUMBA_CACHE_DIR chooses another folder"
+                log.warning("compiled kernels cannot be kept in %s: %s", folder, why)
 
-    return guarded
+    def load(key: Any) -> Any:
+        with _locked(folder, fcntl.LOCK_SH):
+            return plain_load(key)
+
+    file.save, file.load = save, load
+
+
+@contextlib.contextmanager
+def _locked(folder: str, how: int) -> Iterator[None]:
+    """Hold the folder's lock; where it is not to be had, as in one without locks, do without."""
+    lock = None
+    with contextlib.suppress(OSError):
+        path = os.path.join(folder, LOCK)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    if lock is None and how == fcntl.LOCK_SH:
+        with contextlib.suppress(OSError):  # one may only read there, and somebody else may write
+            lock = os.open(os.path.join(folder, LOCK), os.O_RDONLY)
+    try:
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, how)
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)

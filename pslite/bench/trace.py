@@ -31,8 +31,8 @@ Span = tuple[str, float, float]
 # stage has several where a request may take several ways.
 WORKER = {
     "merge keys": ["kv.keylists.merged:MergedLists.prepare"],
-    "split by server": ["kv.remote_worker:RemoteWorker._cut", "kv.remote_worker:cut_in_pieces"],
-    "copy gradients": ["kv.remote_worker:pack"],
+    "split by server": ["kv.remote_worker:RemoteWorker._cut", "kv.conversation:cut_in_pieces"],
+    "copy gradients": ["kv.conversation:pack"],
     "name the key list": ["kv.remote_worker:RemoteWorker._signature_to_send"],
     "encode and send": ["van.courier:ZmqVan.send"],
     "receive and decode": ["van.endpoints:Endpoints.next_message"],

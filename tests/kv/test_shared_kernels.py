@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +27,10 @@ class CacheFile:
                 return False
             return True
 
-    def save(self, key: object, data: object) -> tuple[bool, bool]:
-        return self._may(fcntl.LOCK_EX), self._may(fcntl.LOCK_SH)
+    def save(self, key: object, data: object) -> None:
+        self.during_save = self._may(fcntl.LOCK_EX), self._may(fcntl.LOCK_SH)
+        if data == "too much":
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     def load(self, key: object) -> tuple[bool, bool]:
         return self._may(fcntl.LOCK_EX), self._may(fcntl.LOCK_SH)
@@ -37,7 +40,8 @@ def test_who_saves_a_kernel_is_alone_and_who_loads_one_is_not(tmp_path: Path) ->
     file = CacheFile(tmp_path)
     share(SimpleNamespace(_cache=SimpleNamespace(_cache_file=file)))
 
-    assert file.save("key", "data") == (False, False)
+    file.save("key", "data")
+    assert file.during_save == (False, False)
     assert file.load("key") == (False, True)
     assert file._may(fcntl.LOCK_EX)  # and nothing stays locked
 
@@ -50,6 +54,36 @@ def test_a_cache_that_cannot_be_locked_is_used_as_it_is(tmp_path: Path) -> None:
         file.load("key")
 
 
+def test_a_kernel_that_cannot_be_kept_is_said_once_and_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = CacheFile(tmp_path)
+    share(SimpleNamespace(_cache=SimpleNamespace(_cache_file=file)))
+
+    file.save("key", "too much")
+    file.save("other key", "too much")
+
+    (line,) = caplog.messages
+    assert str(tmp_path) in line
+    assert "No space left on device" in line
+    assert file._may(fcntl.LOCK_EX)
+
+
+def test_a_folder_without_locks_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = CacheFile(tmp_path)
+    share(SimpleNamespace(_cache=SimpleNamespace(_cache_file=file)))
+    (tmp_path / LOCK).touch()
+
+    def refuse(lock: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available"):  # its own look, which came this far
+        file.load("key")
+
+
 def test_kernels_share_their_cache() -> None:
-    assert hasattr(ahead_of._cache._cache_file.save, "__wrapped__")
-    assert hasattr(ahead_of._cache._cache_file.load, "__wrapped__")
+    assert ahead_of._cache._cache_file.save.__module__ == share.__module__
+    assert ahead_of._cache._cache_file.load.__module__ == share.__module__

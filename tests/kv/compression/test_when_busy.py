@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kv.compression.kept import Kept, KeptBlocks, KeptRows
 from kv.compression.schemes import Chain
 from kv.compression.settings import WORKER_SERVER, Rules
 from kv.dispatcher.balance_config import BalanceConfig
+from kv.dispatcher.packing import Packing
 from kv.optimizers import SGD
 from kv.remote_worker import RemoteWorker
 from kv.spec import TableSpec
@@ -98,7 +100,49 @@ def test_only_tables_that_are_named_are_switched() -> None:
     assert encoders.switch(True) == []
     assert encoders.switch(False) == ["user", "w"]
     encoders.compress_when_busy(["usr"])
-    assert "usr" in encoders.unused()
+    assert "[balance] when_busy: usr" in encoders.unused()
+
+
+def test_a_dispatcher_switches_what_goes_to_servers_and_what_goes_to_workers() -> None:
+    packing = Packing(Encoders(Rules({}), lambda request: False))
+    packing.compress_when_busy(["sparse"])
+    job = Encoders(Rules({"sparse": "topk:0.25", "sparse@pull": "fp16"}), lambda request: False)
+    spec = job.resolve(TableSpec.sparse("t", DIM).resolved("async", 1))
+
+    encoder = packing.define(spec)
+
+    assert encoder is not None
+    assert not encoder.is_on
+    assert packing.switch(True) == ["t"]
+    assert encoder.is_on
+    assert packing.switch(True) == []
+    encoder.encode(KEYS, np.ones((60, DIM), np.float32))
+    assert packing.saved() > 0
+    assert packing.switch(False) == ["t"]
+    assert not encoder.is_on
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_dispatcher_with_an_idle_link_sends_all_of_every_gradient(
+    seed: int, tmp_path: Path
+) -> None:
+    """Its chain loses three numbers of four, but only on a busy link."""
+    tier = Tier(
+        seed,
+        workers=2,
+        servers=1,
+        dispatchers=1,
+        mode="async",
+        compression=Rules({"t": "topk:0.25"}),
+        balance=replace(BALANCE, link_rate=1e12),
+        run_dir=tmp_path,
+    )
+    burst = Burst(pulls=True)
+
+    tier.train(burst.run)
+
+    for rows in burst.seen:
+        np.testing.assert_array_equal(rows, burst.pushes)
 
 
 BALANCE = BalanceConfig(
