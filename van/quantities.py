@@ -79,6 +79,8 @@ SHARES = Unit(
     example="5% or 0.05",
 )
 
+_SMALLEST_PERCENT = 1e-6
+
 NBytes = Annotated[int, BYTES]
 Seconds = Annotated[float, SECONDS]
 Bandwidth = Annotated[float, BITS]
@@ -135,7 +137,8 @@ def format_quantity(value: float, unit: Unit) -> str:
             text = f"{int(count)}{symbol}"
             if parse_quantity(text, unit) == value:
                 return text
-    if unit is SHARES and value:
+    # Of the smallest shares the bare number is easier to read, and short enough to read back.
+    if unit is SHARES and value >= _SMALLEST_PERCENT:
         text = f"{(100 * exact).normalize():f}%"
         if parse_quantity(text, unit) == value:
             return text

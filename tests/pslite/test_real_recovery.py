@@ -82,7 +82,7 @@ def test_servers_come_and_go_while_a_worker_pushes(run_job: RunJob) -> None:
 
     assert result.returncode == 0
     assert "server 1 is started" in result.stdout
-    assert "(1 servers, 1 workers)" in result.stderr
+    assert "(1 server, 1 worker)" in result.stderr
 
 
 @pytest.mark.soak
@@ -91,7 +91,7 @@ def test_a_seat_that_was_left_is_taken_again(run_job: RunJob, options: tuple[str
     result = run_job(scaled(4, 2, 3), 2, 1, *options)
 
     assert result.returncode == 0
-    assert "(3 servers, 1 workers)" in result.stderr
+    assert "(3 servers, 1 worker)" in result.stderr
 
 
 @pytest.mark.soak

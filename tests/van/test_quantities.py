@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from van.quantities import BITS, BYTES, SECONDS, SHARES, Unit, format_quantity, parse_quantity
@@ -86,6 +86,7 @@ def test_every_time_reads_back_to_the_bit(seconds: float) -> None:
     assert parse_quantity(format_quantity(seconds, SECONDS), SECONDS) == seconds
 
 
+@example(1.175494351e-38, SHARES)
 @given(st.floats(0, 1e15, allow_subnormal=False), st.sampled_from([BITS, SHARES]))
 def test_every_bandwidth_and_share_reads_back_to_the_bit(value: float, unit: Unit) -> None:
     assert parse_quantity(format_quantity(value, unit), unit) == value
