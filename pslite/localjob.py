@@ -136,6 +136,8 @@ class LocalJob:
                 self._listen()
                 if links := self._job.simulate.imposed:
                     self._say(f"the network is simulated: {links}")
+                if self._job.balance.overflow and not self._job.cluster.dispatchers:
+                    self._say("[balance] overflow has no effect without dispatchers")
                 self._prepare()
                 self._start_all()
                 while not self._life.is_over:

@@ -120,8 +120,11 @@ class Recovery:
         why = "on_server_failure = restart goes on from one, but " if wanted else ""
         return (
             f"no checkpoint: {why}[checkpoint] dir is not set; with it and every the job could go "
-            f"on, and {_LESS_FRAIL}"
+            f"on{self._less_frail()}"
         )
+
+    def _less_frail(self) -> str:
+        return "" if self._job.cluster.replicas else f", and {_LESS_FRAIL}"
 
 
 def _last_good(config: CheckpointConfig) -> str | None:

@@ -49,6 +49,9 @@ def test_the_last_checkpoint_is_named_wherever_the_program_keeps_it(
 
     (text,) = advice()
     assert text.startswith("no checkpoint: [checkpoint] dir is not set")
+    assert "replicas = 1 would have kept" in text
+    copied = parse_job("[cluster]\nservers = 2\nreplicas = 1\n")
+    assert "replicas" not in Recovery(copied, run).advice(server)[0]
     note_place(run, "own")
     assert advice() == ["no checkpoint in own yet, so the job can only begin anew"]
     name = Job("own").save()
