@@ -40,8 +40,9 @@ from kv.retrying import Retry
 from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
 from kv.tables import Table
-from postoffice.customer import Customer, Finish
+from postoffice.customer import Customer
 from postoffice.postoffice import Postoffice
+from postoffice.request import Finish
 from postoffice.resending import Place
 from postoffice.view import ClusterView
 from van.buffers import Buffers

@@ -8,7 +8,9 @@ A node:
     exchange         messages to and from customers, and past former selves
     postoffice       the above, and what ties a node to its scheduler
     attending, pulse, repeats    its barriers, heartbeats, and what it says again (pure)
-    customer         numbered requests and their answers
+    request, tracker             one numbered request; those of a conversation
+    customer         sends them, and again, and takes their answers
+    resending, rerouting         when a message goes again; who is asked in another's place
     queries, observer            questions from outside
 
 The scheduler:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from postoffice.customer import Customer, Recut, Take, _Request
+from postoffice.customer import Customer
 from postoffice.postoffice import Postoffice
+from postoffice.request import Recut, Request, Take
 from van.errors import PsliteError, UnreachablePeerError
 from van.message import Message
 
@@ -73,7 +74,7 @@ class Upstream(Customer):
         except UnreachablePeerError as error:
             log.debug("%r is sent later: %s", message, error)
 
-    def _complete(self, request: _Request) -> None:
+    def _complete(self, request: Request) -> None:
         super()._complete(request)
         ended = self._ended.pop(request.first, None)
         if ended is not None:

@@ -42,8 +42,8 @@ from kv.remote_worker import SHORTEST_LIST
 from kv.retrying import Retry
 from kv.stale import StalePushes
 from kv.table_protocol import PUSHES, TABLES_APP, Command
-from postoffice.customer import Recut, Take
 from postoffice.postoffice import Postoffice
+from postoffice.request import Recut, Take
 from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.message import Clock, Flag, Message, Meta

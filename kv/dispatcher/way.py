@@ -14,9 +14,9 @@ from typing import Any
 
 from kv.dispatcher.assignment import dispatcher_of
 from kv.placement import SlotMap
-from postoffice.customer import Finish
 from postoffice.node import Role, node_id, role_and_rank
 from postoffice.postoffice import Postoffice
+from postoffice.request import Finish
 from postoffice.view import ClusterView
 from van.message import Message, Meta
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from postoffice.customer import WINDOW, Customer
+from postoffice.customer import Customer
 from postoffice.errors import DeadNodeError
 from postoffice.node import Node, Role
 from postoffice.resending import Resend, Resending
+from postoffice.tracker import WINDOW
 from postoffice.view import ClusterView
 from van.errors import PsliteError
 from van.message import Flag, Kind, Message, Meta, answer_to
