@@ -9,7 +9,9 @@ What needs no network:
     kernels        loops over keys and rows (Numba)
     store          rows in memory
     consistency    when a push is applied and a pull answered
-    engine, engine_table    all tables of one server; one of them
+    engine         all tables of one server: pulls and pushes, over
+    catalogue, settling     tables by name and number; steps, and the rounds that they close
+    engine_table   one table of an engine
     executor, fairlock      who works on long requests: in turns, each worker's in order
     rehearsal      a table's kernels loaded before its first request
     local, local_worker, local_tables   a whole cluster in this process

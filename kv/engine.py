@@ -1,5 +1,10 @@
 """All tables of one server: what comes in is checked, put past the mode, applied to the rows.
 
+    catalogue      tables by number and name (`kv.catalogue`)
+    settling       steps of workers, and the rounds that they close (`kv.settling`)
+    engine_table   what an engine asks of one table
+    engine         the above, pulls and pushes
+
 Any thread may call. There is no lock around an engine: `lock` covers what is counted (progress,
 clocks, rounds) for microseconds, each part of a table has a lock for its rows, held for a chunk of
 a request at most. Nothing here waits for workers: the caller waits where `may_pull` says no. A call
@@ -12,34 +17,21 @@ business: one worker's calls about a table come one after the other.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kv.consistency.base import Context, Due, Kept, Mode, Update
-from kv.consistency.modes import mode_of
-from kv.consistency.progress import Progress
-from kv.consistency.semi_sync import SemiSynchronous
+from kv.catalogue import OwnerFilter
+from kv.consistency.base import Update
 from kv.consistency.settings import Consistency
-from kv.dense import share_of
 from kv.dispatcher.constituents import bases_at, count_of
-from kv.engine_log import EngineLog
-from kv.engine_table import BlockTable, Claim, KeyedTable, Keys, Noted, Table, Values
-from kv.errors import (
-    KVError,
-    NonFiniteError,
-    SettingError,
-    TableConflictError,
-    UnknownTableError,
-    VersionMismatchError,
-)
+from kv.engine_table import Claim, Keys, Noted, Table, Values
+from kv.errors import NonFiniteError, SettingError, VersionMismatchError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
-from kv.spec import TableSpec
+from kv.settling import Settling
 from kv.store.sparse import BATCH
 from van.message import Meta
 
@@ -47,10 +39,9 @@ MOST_ROWS = 1 << 20  # in one answer to a scan
 Write = tuple[int, Keys | None, Values]
 """A table's number, keys (None for a dense table) and gradients."""
 Push = tuple[Table, Update]
-OwnerFilter = Callable[[Keys], NDArray[np.bool_]]
 
 
-class Engine:
+class Engine(Settling):
     """The tables of one server, or of a process that needs no server.
 
     Tables are named by the numbers that `define` returns, 0, 1, … in order of definition.
@@ -84,95 +75,12 @@ class Engine:
         server: Callable[[], int] = lambda: 0,
         group_of: Callable[[int], int] | None = None,
     ) -> None:
-        self.group_of = group_of
-        self.now, self.max_staleness, self.server = now, max_staleness, server
-        self.default_mode, self.seed, self.owner_filter = (
-            Consistency.of(default_mode),
-            seed,
-            owner_filter,
+        super().__init__(
+            num_workers, default_mode, seed, owner_filter, parts, spill_dir, now, group_of
         )
-        self.parts, self.spill_dir = parts, spill_dir
-        self.progress = Progress(num_workers)
-        self.tables: list[Table] = []
-        self.numbers: dict[str, int] = {}
-        self.lock = threading.Lock()
-        self.log: EngineLog | None = None  # hears of changes, where copies of tables are kept
-        self._mine: NDArray[np.bool_] | None = None
-        self._defining = threading.Lock()
+        self.max_staleness, self.server = max_staleness, server
 
-    # -- tables -----------------------------------------------------------------------------
-
-    def define(self, spec: TableSpec) -> int:
-        """Make the table, or find it if it is defined alike; returns its number.
-
-        Raises:
-            TableConflictError: the name stands for another definition; the text shows both.
-        """
-        spec = spec.resolved(self.default_mode, self.seed)
-        with self._defining:
-            number = self.numbers.get(spec.name)
-            return self._add(spec) if number is None else self._found(number, spec)
-
-    def _found(self, number: int, spec: TableSpec) -> int:
-        known = self.tables[number].spec
-        if known != spec:
-            raise TableConflictError(
-                spec.name,
-                f"two definitions disagree: {known.difference(spec)} "
-                f"(here is the first definition, there the new one)",
-            )
-        return number
-
-    def _add(self, spec: TableSpec) -> int:
-        def new_mode() -> Mode:
-            assert spec.mode is not None, "the definition is resolved"
-            return mode_of(
-                Context(
-                    spec.name, self.progress, spec.aggregator, spec.mode, self.now, self.group_of
-                )
-            )
-
-        table: Table
-        if spec.kind == "dense":
-            table = BlockTable(spec, new_mode(), share_of(spec, self.owner_filter))
-        else:
-            table = KeyedTable(spec, new_mode(), self.parts, self.spill_dir)
-        with self.lock:
-            table.mode = new_mode()  # of this moment's progress
-            number = len(self.tables)
-            self.tables.append(table)
-            self.numbers[spec.name] = number
-            if self._mine is not None:
-                table.own(self._mine)
-            if self.log is not None:
-                self.log.defined(table)
-        return number
-
-    def table(self, number: int) -> Table:
-        """The table of that number.
-
-        Raises:
-            UnknownTableError: `define` never returned `number`.
-        """
-        if not 0 <= number < len(self.tables):
-            raise UnknownTableError(f"number {number}", "no such table here; define it first")
-        return self.tables[number]
-
-    def number_of(self, name: str) -> int:
-        """The number of the table `name`.
-
-        Raises:
-            UnknownTableError: no table of that name is defined.
-        """
-        if name not in self.numbers:
-            raise UnknownTableError(name, "no such table here; define it first")
-        return self.numbers[name]
-
-    def is_dense(self, table: int) -> bool:
-        """Whether the table is dense: its values come without keys."""
-        return self.table(table).is_dense
-
-    # -- values -----------------------------------------------------------------------------
+    # -- pulls ------------------------------------------------------------------------------
 
     def may_pull(self, table: int, rank: int, clock: int) -> bool:
         """Whether worker `rank`, which has completed `clock` steps, may be answered now.
@@ -206,6 +114,8 @@ class Engine:
     def pulling(self, table: int, keys: Keys | None = None, create: bool = True) -> Turns[Values]:
         """`pull` in turns."""
         return self.table(table).pulling(keys, create)
+
+    # -- pushes -----------------------------------------------------------------------------
 
     def push(self, table: int, rank: int, clock: int, keys: Keys | None, grads: Values) -> int:
         """Worker `rank` pushes in its step number `clock`; returns the table's clock.
@@ -307,12 +217,6 @@ class Engine:
             pushes.append((found, update))
         return pushes
 
-    def note_non_finite(self, table: int, count: int = 1) -> None:
-        """So many pushes to the table were refused, or not sent, for numbers that are none."""
-        found = self.table(table)
-        with self.lock:
-            found.non_finite += count
-
     @staticmethod
     def _merged(found: Table, update: Update) -> Update:
         """A dispatcher's push, with the number of workers' pushes that it stands for.
@@ -395,145 +299,6 @@ class Engine:
         """Floats of pushes that wait for their rounds."""
         return sum(found.mode.held for found in self.tables)
 
-    # -- steps ------------------------------------------------------------------------------
-
-    def step(self, rank: int, clock: int, position: int = -1) -> bool:
-        """Worker `rank` has completed its steps up to number `clock`; whether any clock advanced.
-
-        A step said twice changes nothing. The rounds it closes are applied when this returns.
-
-        Args:
-            position: where that brings the worker, -1 if it does not say (`kv.consistency`).
-        Raises:
-            RankError: no such worker, or it has finished.
-            ArenaFullError: a round found no room for its rows and was dropped; the step counts.
-            NonFiniteError: likewise, of a round whose sum is no finite number.
-        """
-        return run_through(self.stepping(rank, clock, position))
-
-    def stepping(self, rank: int, clock: int, position: int = -1) -> Turns[bool]:
-        """`step` in turns; two of `stepping` and `finishing` never overlap in one executor."""
-        with self.lock:
-            is_new = self.progress.step(rank, clock, position)
-        if is_new and self.log is not None:
-            self.log.progressed()
-        return (yield from self._settling()) if is_new else False
-
-    def finish(self, rank: int) -> bool:
-        """Worker `rank` will push no more and nobody waits for it; whether any clock advanced.
-
-        What it pushed in a step it did not end still counts in that step's round.
-        """
-        return run_through(self.finishing(rank))
-
-    def finishing(self, rank: int) -> Turns[bool]:
-        """`finish` in turns."""
-        with self.lock:
-            is_new = self.progress.finish(rank)
-        if is_new and self.log is not None:
-            self.log.progressed()
-        return (yield from self._settling()) if is_new else False
-
-    def rest(self, rank: int) -> bool:
-        """Nobody waits for worker `rank` any more, though it may push; as `finish` else."""
-        return run_through(self.losing(rank))
-
-    def losing(self, rank: int) -> Turns[bool]:
-        """Worker `rank` has died, or rests: nobody waits for it; whether any clock advanced."""
-        with self.lock:
-            is_new = self.progress.lose(rank)
-        if is_new and self.log is not None:
-            self.log.progressed()
-        return (yield from self._settling()) if is_new else False
-
-    @property
-    def latest_round(self) -> int:
-        """The latest that is open in a table whose rounds do not wait for everybody."""
-        modes = [found.mode for found in list(self.tables)]
-        return max((m.clock for m in modes if isinstance(m, SemiSynchronous)), default=0)
-
-    def beginning(self, rank: int, life: int, step: int, position: int = -1) -> Turns[bool]:
-        """Worker `rank` was started again and begins with step number `step`, in turns.
-
-        What a former life of it pushed in that step or later, and a round still holds, is
-        forgotten: it is pushed again. Whether any clock advanced.
-
-        Args:
-            life: the worker's incarnation; said again, or of a former life, it changes nothing.
-            position: see `step`.
-        Raises:
-            RankError: no such worker.
-        """
-        with self.lock:
-            is_new = self._begin(rank, life, step, position)
-        if is_new and self.log is not None:
-            self.log.progressed()
-        return (yield from self._settling()) if is_new else False
-
-    def _begin(self, rank: int, life: int, step: int, position: int = -1) -> bool:
-        is_new = self.progress.begin_again(rank, life, step, position)
-        for found in self.tables if is_new else ():
-            found.mode.forget_former(rank)
-        return is_new
-
-    @property
-    def due_at(self) -> float | None:
-        """When `settling` has something to do though no worker ends a step; None: never."""
-        times = [found.mode.due_at for found in list(self.tables)]
-        return min((time for time in times if time is not None), default=None)
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether a table has a mode that asks for the time: `due_at` may come to be something."""
-        return any(found.has_window for found in list(self.tables))
-
-    def settle(self) -> bool:
-        """Apply what is due, now that it is `due_at`; whether any clock advanced."""
-        return run_through(self.settling())
-
-    def settling(self) -> Turns[bool]:
-        """`settle` in turns; as `stepping`."""
-        return self._settling()
-
-    def _settling(self) -> Turns[bool]:
-        """Apply what is due; clocks move, so that pulls are answered, when a table is complete.
-
-        A round that cannot be applied, because memory is full or its sum is no number, is dropped.
-        That is raised when all others are applied and the clocks have moved, or everybody would
-        wait for ever.
-        """
-        has_advanced, failure = False, None
-        for found in list(self.tables):
-            with found.settling:
-                with self.lock:
-                    due = found.mode.due()
-                for held in due:
-                    try:
-                        yield from found.applying_round(self._sum_of(found, held))
-                    except KVError as error:
-                        failure = failure or error
-                with self.lock:
-                    has_advanced |= found.mode.settled()
-                if due and self.log is not None:
-                    self.log.closed(found)
-        if failure is not None:
-            raise failure
-        return has_advanced
-
-    def _sum_of(self, found: Table, held: Due) -> Update:
-        """The update of what was held back.
-
-        Raises:
-            NonFiniteError: finite gradients add up to none.
-        """
-        update = found.mode.total(held)
-        try:
-            found.check_sum(update)
-        except NonFiniteError:
-            self.note_non_finite(self.numbers[found.spec.name])
-            raise
-        return update
-
     # -- rows -------------------------------------------------------------------------------
 
     def assign(self, table: int, keys: Keys | None, values: Values) -> None:
@@ -569,31 +334,7 @@ class Engine:
         if self.log is not None:
             self.log.rated(found)
 
-    # -- copies -----------------------------------------------------------------------------
-
-    def catching_up(self, state: Mapping[str, Sequence[Any]]) -> Turns[bool]:
-        """Another server knows that (`Progress.state`); whether any clock advanced."""
-        is_new = False
-        with self.lock:
-            for rank, life, step in state["begun"]:
-                if rank < self.progress.num_workers:
-                    is_new |= self._begin(rank, life, step, state["positions"][rank])
-            is_new |= self.progress.catch_up(state)
-        return (yield from self._settling()) if is_new else False
-
-    def keeping(self, found: Table, kept: Sequence[Kept]) -> Turns[None]:
-        """Keep these pushes of rounds, and no others; what is late is applied at once."""
-        with self.lock:
-            late = found.mode.keep(kept)
-        for due in late:
-            yield from found.applying_round(self._sum_of(found, due))
-
-    def own(self, mine: NDArray[np.bool_]) -> None:
-        """Own the rows of these slots, bool (1024,), and no others."""
-        with self.lock:
-            self._mine = mine
-        for found in list(self.tables):
-            found.own(mine)
+    # -- what is there ----------------------------------------------------------------------
 
     def items(self, table: int, batch: int = BATCH) -> Iterator[tuple[Keys, Values]]:
         """All rows in batches of (keys, weights); keys rise within a batch."""
