@@ -11,7 +11,7 @@ What needs no network:
     consistency    when a push is applied and a pull answered
     engine         all tables of one server: pulls and pushes, over
     catalogue, settling     tables by name and number; steps, and the rounds that they close
-    engine_table   one table of an engine
+    engine_table, keyed_table, block_table   what it asks of a table; a sparse one; a dense one
     executor, fairlock      who works on long requests: in turns, each worker's in order
     rehearsal      a table's kernels loaded before its first request
     local, local_worker, local_tables   a whole cluster in this process

@@ -12,14 +12,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.block_table import BlockTable
 from kv.consistency.base import Context, Mode
 from kv.consistency.modes import mode_of
 from kv.consistency.progress import Progress
 from kv.consistency.settings import Consistency
 from kv.dense import share_of
 from kv.engine_log import EngineLog
-from kv.engine_table import BlockTable, KeyedTable, Keys, Table
+from kv.engine_table import Keys, Table
 from kv.errors import TableConflictError, UnknownTableError
+from kv.keyed_table import KeyedTable
 from kv.spec import TableSpec
 
 OwnerFilter = Callable[[Keys], NDArray[np.bool_]]

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.engine_table import KeyedTable
 from kv.errors import KVError
 from kv.executor import Turns
+from kv.keyed_table import KeyedTable
 from kv.packed import PACKED
 from kv.placement import slot_of
 from kv.table_messages import Tables, is_whole, next_array, no_more

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.block_table import BlockTable
 from kv.delivery.repeats import NOT_DONE, again, former_life
 from kv.delivery.windows import Entry, Failure, Mask, Stream, Windows, no_mask
 from kv.dispatcher.constituents import constituents_of
 from kv.dispatcher.hotkeys import keys_within
 from kv.engine import Write
-from kv.engine_table import BlockTable, Table
+from kv.engine_table import Table
 from kv.errors import KVError, UnknownTableError
 from kv.placement import SlotMap, slot_of
 from kv.table_messages import Tables, is_whole, leave_pull, name_places, row_slots

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,19 @@ class StoreStats:
     hot_hits: int  # keys found in memory
     hot_misses: int  # keys that had to be read from disk
     top: list[tuple[int, float]]  # most shown keys in memory and their shows, falling
+
+
+def together(parts: Sequence[StoreStats]) -> dict[str, Any]:
+    """The stats of a table from those of its parts: counts add up, the load is their mean."""
+    found: dict[str, Any] = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(StoreStats)
+        if field.name != "top"
+    }
+    found["load_factor"] /= len(parts)
+    top = sorted((entry for part in parts for entry in part.top), key=lambda entry: -entry[1])
+    found["top"] = [list(entry) for entry in top[: max(len(part.top) for part in parts)]]
+    return found
 
 
 class TopKeys:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import kv.remote_worker
+from kv.block_table import BlockTable
 from kv.consistency.settings import Consistency
 from kv.dense import share_of
-from kv.engine_table import BlockTable
 from kv.optimizers import SGD
 from kv.placement import SlotMap, slot_of
 from kv.remote_worker import RemoteWorker
