@@ -133,21 +133,8 @@ class TableServer:
         self.keep_answer: Callable[[Message, Message], bool] | None = None
         self._held, self._van_thread = HeldPulls(), 0
         ranks, memory = Ranks(), AnswerMemory(office, Buffers())
-        self._rounds = Rounds(
-            office, self.engine, self.executor, tables, ranks, self._forget, self.answer_held
-        )
         self._at_once = AtOnce(self.engine, self.desk, ranks, memory).commands
-        pulls = Pulls(
-            office, self.engine, tables, self.desk, ranks, self._held, memory, self.unpacker
-        )
-        writes = Writes(office, self.engine, tables, self.desk, ranks, pulls.pull)
-        self._handlers: Commands = {
-            **tables.commands,
-            **pulls.commands,
-            **writes.commands,
-            **Reads(self.engine, tables).commands,
-            **self._rounds.commands,
-        }
+        self._handlers = self._parts(tables, ranks, memory)
         self._work_on: Callable[[Message], None] = self._dispatch  # work on what is ready for it
         receive: Callable[[Message], None] = self._receive
         if order is not None:  # each request has its turn, however short it is
@@ -157,6 +144,22 @@ class TableServer:
         Customer(TABLES_APP, 0, office, receive)
         office.on_view.append(self._see)
         office.queries.offer("tables", tables.facts)
+
+    def _parts(self, tables: ServedTables, ranks: Ranks, memory: AnswerMemory) -> Commands:
+        """Who works on requests, by command."""
+        office, engine, desk = self.office, self.engine, self.desk
+        self._rounds = Rounds(
+            office, engine, self.executor, tables, ranks, self._forget, self.answer_held
+        )
+        pulls = Pulls(office, engine, tables, desk, ranks, self._held, memory, self.unpacker)
+        writes = Writes(office, engine, tables, desk, ranks, pulls.pull)
+        return {
+            **tables.commands,
+            **pulls.commands,
+            **writes.commands,
+            **Reads(engine, tables).commands,
+            **self._rounds.commands,
+        }
 
     def close(self, *, drain: bool = True) -> None:
         """End the threads, after the requests there are, or without."""
