@@ -21,7 +21,8 @@ What needs no network:
 On a cluster:
 
     remote_worker, tables    a worker's side of tables
-    table_server   a server's side, over the engine
+    table_server   a server's side, over the engine: who works on a request, and when
+    serving        what is done then, by command
     worker, server           ps-lite's KVWorker and KVServer, keys and values in `pairs`
     gather         a value of each worker at rank 0
 

@@ -8,77 +8,57 @@ whomever, by a chunk of its work at most, and control messages not at all.
 A worker's requests about one table are executed in the order in which they came; others' do not
 wait for them. A pull that the consistency mode does not answer yet is kept aside, and comes again
 when a clock has advanced. Which requests are looked at, and which are only answered once more, is
-the business of `kv.delivery`.
+the business of `kv.delivery`; what is done for each command is in `kv.serving`.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kv.at_once import Answers, AtOnce, Ranks
 from kv.consistency.settings import Consistency
 from kv.delivery.desk import Desk
 from kv.dispatcher.assignment import dispatcher_of
-from kv.engine import MOST_ROWS, Engine
+from kv.engine import Engine
 from kv.engine_table import Table
-from kv.errors import KVError, TableConflictError, UnknownTableError, VersionMismatchError
+from kv.errors import KVError
 from kv.executor import Executor, Turns, run_through
-from kv.held import HeldPulls
 from kv.keylists.kept import KeptLists
 from kv.packed import PACKED
 from kv.placement import SlotMap, slot_of
-from kv.refreshing import answering, note_packed
-from kv.rehearsal import Rehearsal
 from kv.replay.order import LANE, Order
-from kv.server import error_answer
+from kv.serving.answers import Answers
+from kv.serving.at_once import AtOnce
+from kv.serving.commands import Answering, Commands
+from kv.serving.held import HeldPulls
+from kv.serving.memory import AnswerMemory
+from kv.serving.pulls import Pulls
+from kv.serving.ranks import Ranks
+from kv.serving.reads import Reads
+from kv.serving.rounds import SETTLING, Rounds
+from kv.serving.tables import ServedTables
+from kv.serving.writes import Writes
 from kv.spec import TableSpec
-from kv.table_messages import (
-    bases_of,
-    clocks_of,
-    counted,
-    error_of,
-    is_whole,
-    leave_pull,
-    next_array,
-    no_more,
-    writes_of,
-)
-from kv.table_protocol import (
-    READS,
-    STEPS,
-    TABLES_APP,
-    WITH_KEYS,
-    WITH_VALUES,
-    Command,
-    table_id,
-)
+from kv.table_protocol import READS, STEPS, TABLES_APP, WITH_KEYS, WITH_VALUES, Command
 from kv.unpacking import Unpacker
 from postoffice.customer import Customer
 from postoffice.node import Role, role_and_rank
 from postoffice.postoffice import ClusterShape, Postoffice
 from postoffice.view import ClusterView
 from van.buffers import Buffers
-from van.errors import CodecError, PsliteError
-from van.message import Flag, Message, Meta, answer_to
-
-log = logging.getLogger(__name__)
+from van.message import Flag, Message, Meta
 
 SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
 LONG = 1 << 62
-SETTLING = "rounds"  # the lane of what closes rounds
 
-Answering = Turns[Message | None]
 _STEP = int(Command.STEP)
-_LOOK = 0.02  # seconds between two looks at rounds that close after a time
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
 _VALUED = frozenset(map(int, WITH_VALUES))
 
@@ -104,6 +84,7 @@ class TableServer:
         keep_answer: with replicas: called, in any thread, with a request that has changed something
             and its answer; True: it is not sent now, but by `answer` when the backups have what
             changed. Repeats hear HELD meanwhile.
+        find_or_define, table_of: see `ServedTables.find_or_define` and `of_id`.
     """
 
     def __init__(
@@ -118,10 +99,9 @@ class TableServer:
         order: Order | None = None,
         check: Callable[[TableSpec], None] = lambda spec: None,
     ) -> None:
-        self.office, self._order, self._check = office, order, check
+        self.office, self._order = office, order
         self.lists = KeptLists(key_cache)
         self.unpacker = Unpacker()
-        self._buffers = Buffers()
         self.engine = Engine(
             office.shape.workers,
             mode,
@@ -134,7 +114,11 @@ class TableServer:
             server=lambda: office.rank,
             group_of=_group_of(office.shape),
         )
-        self._rehearsal = Rehearsal(self.engine.parts)
+        tables = ServedTables(self.engine, self.unpacker, check)
+        self.find_or_define, self.table_of = tables.find_or_define, tables.of_id
+        self._tables, self._of = tables.by_id, tables.of
+        answers = Answers(office, tables.of)
+        self._give, self._error = answers.send, answers.error
         self.executor = Executor(threads, self._fail, "pslite server")
         self.failure: BaseException | None = None
         self._short = SHORT if threads else LONG
@@ -147,32 +131,10 @@ class TableServer:
         )
         self.follows_map = True
         self.keep_answer: Callable[[Message, Message], bool] | None = None
-        self._tables: dict[int, tuple[int, Table]] = {}  # id -> number and table of the engine
-        self._held = HeldPulls()
-        self._van_thread = 0
-        self._watches_windows = self._is_settling = False
-        self._handlers: dict[int, Callable[[Message], Answering]] = {
-            Command.DEFINE: self._define,
-            Command.PULL: self._pull,
-            Command.PUSH: self._push,
-            Command.PUSH_PULL: self._push_pull,
-            Command.STEP: self._step,
-            Command.FINISH: self._finish,
-            Command.BEGIN: self._begin,
-            Command.ASSIGN: self._assign,
-            Command.DELETE: self._delete,
-            Command.SIZE: self._size,
-            Command.SCAN: self._scan,
-            Command.SET_LR: self._set_lr,
-            Command.STATS: self._stats,
-            Command.META: self._meta,
-            Command.CHANGED: self._changed,
-            Command.UNSENT: self._unsent,
-            Command.REFRESH: self._refresh,
-        }
-        self._ranks = Ranks()
-        self._answers = Answers(office, self._buffers)
-        self._at_once = AtOnce(self.engine, self.desk, self._ranks, self._answers).commands
+        self._held, self._van_thread = HeldPulls(), 0
+        ranks, memory = Ranks(), AnswerMemory(office, Buffers())
+        self._at_once = AtOnce(self.engine, self.desk, ranks, memory).commands
+        self._handlers = self._parts(tables, ranks, memory)
         self._work_on: Callable[[Message], None] = self._dispatch  # work on what is ready for it
         receive: Callable[[Message], None] = self._receive
         if order is not None:  # each request has its turn, however short it is
@@ -181,7 +143,23 @@ class TableServer:
             self._work_on, self._at_once = order.dispatch, {}
         Customer(TABLES_APP, 0, office, receive)
         office.on_view.append(self._see)
-        office.queries.offer("tables", self._facts)
+        office.queries.offer("tables", tables.facts)
+
+    def _parts(self, tables: ServedTables, ranks: Ranks, memory: AnswerMemory) -> Commands:
+        """Who works on requests, by command."""
+        office, engine, desk = self.office, self.engine, self.desk
+        self._rounds = Rounds(
+            office, engine, self.executor, tables, ranks, self._forget, self.answer_held
+        )
+        pulls = Pulls(office, engine, tables, desk, ranks, self._held, memory, self.unpacker)
+        writes = Writes(office, engine, tables, desk, ranks, pulls.pull)
+        return {
+            **tables.commands,
+            **pulls.commands,
+            **writes.commands,
+            **Reads(engine, tables).commands,
+            **self._rounds.commands,
+        }
 
     def close(self, *, drain: bool = True) -> None:
         """End the threads, after the requests there are, or without."""
@@ -224,67 +202,22 @@ class TableServer:
         if self.office.shape.failures.on_worker == "continue":
             for node, life in sorted(new.fenced.items()):  # whoever has its seat by now
                 if not old.is_fenced(node, life):
-                    self._lose(node)
+                    self._rounds.lose(node)
         for node in new.dead - old.dead:
             if role_and_rank(node)[0] is Role.DISPATCHER:
-                self.lists.forget(node)
-                self.unpacker.forget(node)
+                self._forget(node)
         if new.map_version > old.map_version and self.follows_map:
             self.learn_map(replace(SlotMap.from_bytes(new.map_blob), version=new.map_version))
 
-    def _lose(self, node: int) -> None:
-        """A node has died and the job goes on: nobody waits for it, if it was a worker."""
-        role, rank = role_and_rank(node)
-        if role is Role.WORKER and rank < self.engine.progress.num_workers:
-            self.lists.forget(node)
-            self.unpacker.forget(node)
-            lanes = [SETTLING, *((node, table) for table in list(self._tables))]
-            self.executor.submit(self._and_let_go(self.engine.losing(rank)), lanes)
-
-    def _and_let_go(self, settling: Turns[bool]) -> Turns[None]:
-        """Close rounds that no request closes; a round that fails is said to nobody but the log."""
-        try:
-            yield from self._letting_go(settling)
-        except KVError as error:
-            log.warning("%s: %s", self.office.name, error)
-
-    def _letting_go(self, settling: Turns[bool]) -> Turns[None]:
-        """Close rounds; if a clock has advanced, pulls that waited for it are answered."""
-        has_advanced = True  # where a round failed, too, others go on
-        try:
-            has_advanced = yield from settling
-        finally:
-            if has_advanced:
-                self.answer_held()
-
-    def _watch_windows(self) -> None:
-        """Look every so often whether a round is to be closed because its time is over."""
-        if self.engine.has_windows:
-            self._watches_windows = True
-            self.office.van.every(_LOOK, self._look_at_windows)
-
-    def _look_at_windows(self) -> None:
-        due_at = self.engine.due_at
-        if due_at is not None and self.engine.now() >= due_at and not self._is_settling:
-            self._is_settling = True
-            self.executor.submit(self._closing_windows(), [SETTLING])
-
-    def _closing_windows(self) -> Turns[None]:
-        self._is_settling = False
-        yield from self._and_let_go(self.engine.settling())
+    def _forget(self, node: int) -> None:
+        """Drop what is kept of the requests of a node that is no more."""
+        self.lists.forget(node)
+        self.unpacker.forget(node)
 
     def learn_map(self, slots: SlotMap) -> None:
         """Know a newer slot map; by the thread that drives the van, with no work on moved slots."""
         self.desk.rank = self.office.rank
         self.desk.learn(slots)
-
-    def _facts(self) -> list[dict[str, Any]]:
-        """What somebody outside the cluster is told of the tables."""
-        return [self._stats_of(table) for _, table in list(self._tables.values())]
-
-    def _stats_of(self, table: Table) -> dict[str, Any]:
-        seen = self.unpacker.stats(table.id)
-        return table.stats() | ({"compression": seen} if seen else {})
 
     # -- who works on a request, and when ---------------------------------------------------
 
@@ -295,8 +228,8 @@ class TableServer:
             stream = self.desk.admit(message)
             if stream is None:
                 return
-            if meta.cmd == _STEP and not self._watches_windows:
-                self._watch_windows()
+            if meta.cmd == _STEP and not self._rounds.is_watching:
+                self._rounds.watch()
             if meta.key_list or (meta.body and ("coded" in meta.body or PACKED in meta.body)):
                 self._complete(message)
             if meta.timestamp in stream.entries or not self._is_answered_at_once(message):
@@ -304,6 +237,14 @@ class TableServer:
                 self._work_on(message)
         except Exception as error:
             self._refuse(message, error)
+
+    def _complete(self, message: Message) -> None:
+        """Bring the request's key lists, which may be named or coded, into their places."""
+        tables, has_values = self._of(message.meta), message.meta.cmd in _VALUED
+        self.lists.complete(message, [table.is_dense for _, table, _ in tables], has_values)
+        is_packed = has_values and message.meta.body and PACKED in message.meta.body
+        if is_packed and self._cost(message) <= self._short:
+            self.unpacker.unpack(message, tables)  # what takes longer is done in its turn
 
     def _refuse(self, message: Message, error: Exception) -> None:
         """Answer a request that nobody can work on."""
@@ -404,12 +345,7 @@ class TableServer:
                 self._order.answered(message, answer)
             self._send(message, answer)
 
-    def _error(self, message: Message, error: Exception) -> Message:
-        log.debug("request failed: %r", message, exc_info=error)
-        answer = error_answer(message.meta, error_of(message.meta, error), self.office.node_id)
-        if isinstance(error, VersionMismatchError):  # so that the worker can renew its base
-            answer.meta.clocks = clocks_of(self._of(message.meta), self.office.rank)
-        return answer
+    # -- its answer ---------------------------------------------------------------------------
 
     def _send(self, message: Message, answer: Message) -> None:
         """The work on a request is over: answer, now or when that is safe."""
@@ -433,98 +369,7 @@ class TableServer:
         for step in self.desk.released():
             self._work_on(step)
 
-    def _give(self, answer: Message, message: Message | None = None) -> None:
-        try:
-            try:
-                self.office.send(answer)
-            except CodecError as error:  # too large for the van
-                if message is None:
-                    raise
-                self.office.send(error_answer(message.meta, error, self.office.node_id))
-        except PsliteError as error:  # nobody can be told, and nobody else should suffer
-            log.warning("%s cannot send %r: %s", self.office.name, answer, error)
-
-    # -- what requests are about ------------------------------------------------------------
-
-    def _complete(self, message: Message) -> None:
-        """Bring the request's key lists, which may be named or coded, into their places."""
-        tables, has_values = self._of(message.meta), message.meta.cmd in _VALUED
-        self.lists.complete(message, [table.is_dense for _, table, _ in tables], has_values)
-        is_packed = has_values and message.meta.body and PACKED in message.meta.body
-        if is_packed and self._cost(message) <= self._short:
-            self.unpacker.unpack(message, tables)  # what takes longer is done in its turn
-
-    def _of(self, meta: Meta) -> list[tuple[int, Table, int]]:
-        """The tables of a request, by number and itself, and the worker's step for each."""
-        found = []
-        for identity, clock, _ in meta.clocks:
-            known = self._tables.get(identity)
-            if known is None:
-                raise UnknownTableError(f"id {identity:x}", "it is not defined on this server")
-            found.append((*known, clock))
-        return found
-
-    def _one(self, meta: Meta) -> int:
-        """The number of the one table of a request."""
-        ((number, _, _),) = self._of(meta)
-        return number
-
-    # -- commands ---------------------------------------------------------------------------
-
-    def _define(self, message: Message) -> Answering:
-        self.find_or_define(TableSpec.from_dict(message.meta.body))
-        return Message(answer_to(message.meta))
-        yield
-
-    def find_or_define(self, spec: TableSpec) -> Table:
-        """Make a table, its kernels loaded, or find it.
-
-        Raises:
-            TableConflictError: the name, or its id, stands for another definition.
-        """
-        identity = table_id(spec.name)
-        if spec.name not in self.engine.numbers:
-            resolved = spec.resolved(self.engine.default_mode, self.engine.seed)
-            self._check(resolved)
-            self._rehearsal.play(resolved)
-        number = self.engine.define(spec)
-        known, table = self._tables.setdefault(identity, (number, self.engine.table(number)))
-        if known != number:
-            raise TableConflictError(spec.name, "its id is that of another table; rename it")
-        self.unpacker.define(spec, identity)
-        return table
-
-    def table_of(self, identity: int) -> Table | None:
-        """The table of that id; None: it is not defined here."""
-        return self._tables.get(identity, _NO_TABLE)[1]
-
-    def _pull(self, message: Message) -> Answering:
-        meta = message.meta
-        tables = self._of(meta)
-        if self._must_hold(message, tables):
-            return None
-        create = bool(meta.body["create"])
-        arrays = iter(message.arrays)
-        values: list[NDArray[Any]] = []
-        empty = self._answers.empty_for(meta.sender)
-        for _, table, _ in tables:
-            keys = None if is_whole(meta, table) else next_array(arrays)
-            if keys is not None and meta.key_list:
-                table.remember(keys)
-            values.append((yield from table.pulling(keys, create, empty)))
-            if table.mode.notes_pulls:
-                table.answered(self._ranks.of(meta), keys, values[-1])
-        no_more(arrays)
-        answer = Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)), values)
-        if self.unpacker.packs:
-            self.unpacker.pack(answer, tables)
-        return answer
-
-    def _must_hold(self, message: Message, tables: Sequence[tuple[int, Table, int]]) -> bool:
-        """Whether a pull has to wait; it is then kept."""
-        rank = self._ranks.of(message.meta)
-        self.engine.progress.check_rank(rank)
-        return self._held.keep(message, tables, rank)
+    # -- pulls that wait ----------------------------------------------------------------------
 
     def answer_held(self) -> None:
         """A clock has advanced: let those go on that may."""
@@ -538,127 +383,6 @@ class TableServer:
         for message in held:
             if self.desk.is_served(message):
                 self._work_on(message)
-
-    def _push(self, message: Message) -> Answering:
-        meta = message.meta
-        tables = self._of(meta)
-        clocks = {clock for *_, clock in tables}
-        if len(clocks) > 1:
-            raise KVError(f"one push belongs to one step, not to {sorted(clocks)}")
-        body = meta.body or {}
-        yield from self.engine.pushing(
-            self._ranks.of(meta),
-            clocks.pop() if clocks else 0,
-            self.desk.left_of(meta, writes_of(message, tables)),
-            float(body.get("weight", 1.0)),
-            int(body.get("rest", 0)),
-            meta,
-            bases_of(meta),
-        )
-        self.desk.note_push(message)
-        return Message(answer_to(meta, clocks=clocks_of(tables, self.office.rank)))
-
-    def _push_pull(self, message: Message) -> Answering:
-        yield from self._push(message)
-        leave_pull(message, self._of(message.meta))
-        return (yield from self._pull(message))
-
-    def _step(self, message: Message) -> Answering:
-        meta = message.meta
-        steps = meta.body.get("steps")  # of several workers, where a dispatcher says it
-        if steps is None:
-            steps = [(self._ranks.of(meta), meta.body["clock"], meta.body.get("position", -1))]
-        for rank, clock, position in steps:
-            yield from self._letting_go(self.engine.stepping(int(rank), int(clock), int(position)))
-        if all(position < 0 for _, _, position in steps):
-            return Message(answer_to(meta))
-        return Message(answer_to(meta, body={"round": self.engine.latest_round}))
-
-    def _finish(self, message: Message) -> Answering:
-        meta = message.meta
-        rests = bool(meta.body and meta.body.get("rests"))
-        if not rests and role_and_rank(meta.sender)[0] is Role.WORKER:
-            self.lists.forget(meta.sender)
-            self.unpacker.forget(meta.sender)
-        leave = self.engine.losing if rests else self.engine.finishing
-        yield from self._letting_go(leave(self._ranks.of(meta)))
-        return Message(answer_to(meta))
-
-    def _begin(self, message: Message) -> Answering:
-        meta, engine = message.meta, self.engine
-        rank, step = self._ranks.of(meta), meta.body["clock"]
-        if step is not None:
-            position = int(meta.body["position"])
-            life = int(meta.body.get("life", meta.incarnation))  # where a dispatcher says it
-            beginning = engine.beginning(rank, life, int(step), position)
-            yield from self._letting_go(beginning)
-        engine.progress.check_rank(rank)
-        completed, position = engine.progress.completed[rank], engine.progress.positions[rank]
-        return Message(answer_to(meta, body={"completed": completed, "position": position}))
-
-    def _assign(self, message: Message) -> Answering:
-        writes = writes_of(message, self._of(message.meta))
-        for write in self.desk.left_of(message.meta, writes):
-            yield from self.engine.assigning(*write)
-        return Message(answer_to(message.meta))
-
-    def _delete(self, message: Message) -> Answering:
-        (keys,) = message.arrays
-        count = yield from self.engine.deleting(self._one(message.meta), keys)
-        return counted(message.meta, count)
-
-    def _size(self, message: Message) -> Answering:
-        return counted(message.meta, self.engine.size(self._one(message.meta)))
-        yield
-
-    def _scan(self, message: Message) -> Answering:
-        number, body = self._one(message.meta), message.meta.body
-        keys, values, go_on = self.engine.scan(number, int(body["start"]), int(body["count"]))
-        arrays: list[NDArray[Any]] = [keys, values]
-        return Message(answer_to(message.meta, body={"next": go_on}), arrays)
-        yield
-
-    def _meta(self, message: Message) -> Answering:
-        ((_, table, _),) = self._of(message.meta)
-        (keys,) = message.arrays
-        columns = yield from table.describing(keys)
-        return Message(answer_to(message.meta), list(columns))
-
-    def _changed(self, message: Message) -> Answering:
-        ((_, table, _),), body = self._of(message.meta), message.meta.body
-        count = max(1, min(int(body["count"]), MOST_ROWS))
-        since, until = body["since"], body["until"] or table.store.versions
-        keys, values, go_on = table.changed(int(body["start"]), count, since, until)
-        answer = answer_to(message.meta, body={"next": go_on, "until": list(until)})
-        return Message(answer, [keys, values])
-        yield
-
-    def _refresh(self, message: Message) -> Answering:
-        tables = self._of(message.meta)
-        if self._must_hold(message, tables):
-            return None
-        office = self.office
-        answer = yield from answering(message, tables, office.incarnation, self.desk.map_version)
-        answer.meta.clocks = clocks_of(tables, office.rank)
-        if self.unpacker.packs:
-            self.unpacker.pack(answer, tables)
-            note_packed(answer)
-        return answer
-
-    def _set_lr(self, message: Message) -> Answering:
-        self.engine.set_lr(self._one(message.meta), float(message.meta.body["lr"]))
-        return Message(answer_to(message.meta))
-        yield
-
-    def _unsent(self, message: Message) -> Answering:
-        self.engine.note_non_finite(self._one(message.meta), int(message.meta.body["count"]))
-        return Message(answer_to(message.meta))
-        yield
-
-    def _stats(self, message: Message) -> Answering:
-        ((_, table, _),) = self._of(message.meta)
-        return Message(answer_to(message.meta, body=self._stats_of(table)))
-        yield
 
 
 def _group_of(shape: ClusterShape) -> Callable[[int], int] | None:

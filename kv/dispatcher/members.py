@@ -23,11 +23,12 @@ class Members:
         progress: of all workers, those of others included; nobody waits for these.
 
     Attributes:
+        progress: likewise.
         ranks: of this dispatcher's workers.
     """
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self.progress = progress
         self.ranks: set[int] = set()
         self._missing: set[int] = set()  # whom the rule gives it, and who have not come
         self._whole_from = 0
@@ -41,14 +42,14 @@ class Members:
             is_again: it was started again.
         """
         self.ranks, self._missing = (set(), set(own)) if is_again else (set(own), set())
-        for rank in range(self._progress.num_workers):
+        for rank in range(self.progress.num_workers):
             if rank not in self.ranks:
-                self._progress.lose(rank)
+                self.progress.lose(rank)
 
     @property
     def active(self) -> set[int]:
         """Those that may still push."""
-        return {rank for rank in self.ranks if not self._progress.finished[rank]}
+        return {rank for rank in self.ranks if not self.progress.finished[rank]}
 
     def is_whole(self, number: int) -> bool:
         """Whether all that its own workers push to a round of that number comes by here."""
@@ -68,13 +69,13 @@ class Members:
             self._missing.discard(rank)
             self._whole_from = max(step, self._whole_from)
         if not rests:
-            self._progress.await_again(rank, step, position)
+            self.progress.await_again(rank, step, position)
         return was_elsewhere
 
     def lose(self, rank: int) -> bool:
         """Nobody waits for a worker any more, which has died or rests; whether anybody did."""
         self._missing.discard(rank)
-        return self._progress.lose(rank)
+        return self.progress.lose(rank)
 
     def go(self, message: Message, rank: int) -> None:
         """A worker says that it goes."""

@@ -107,7 +107,8 @@ class Tier(Replicated):
             )
             if rank in self.slow:
                 slow = SlowFlushing(self, rank)
-                slow.leaving, dispatcher._flushing = dispatcher._flushing.leaving, slow
+                merging = dispatcher._merging
+                slow.leaving, merging.flushing = merging.flushing.leaving, slow
             self.dispatchers[rank] = dispatcher
             office.resend_with(Resend(timeout=0.5))
             office.start()

@@ -7,71 +7,18 @@ None means that a request has to wait, or to take turns, after all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import numpy as np
-
 from kv.delivery.desk import Desk
-from kv.dispatcher.constituents import rank_of
 from kv.engine import Engine
-from kv.engine_table import Empty, Table, Values
-from kv.errors import KVError
+from kv.engine_table import Table
+from kv.serving.memory import AnswerMemory
+from kv.serving.ranks import Ranks
 from kv.table_messages import leave_pull
 from kv.table_protocol import Command
-from postoffice.node import Role, role_and_rank
-from postoffice.postoffice import Postoffice
-from van.buffers import Buffers
-from van.message import Clock, Message, Meta, answer_to
+from van.message import Clock, Message, answer_to
 
-POOLED = 1 << 14  # floats of an answer from which on its memory is worth a thought
 _NO_BODY: dict[str, Any] = {}
-
-
-class Ranks:
-    """The ranks of the workers that ask."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-
-    def of(self, meta: Meta) -> int:
-        """The rank of the worker that asks, or that a dispatcher asks for.
-
-        Raises:
-            KVError: it is no worker.
-        """
-        rank = self._known.get(meta.sender)
-        if rank is None:
-            role, rank = role_and_rank(meta.sender)
-            if role is Role.DISPATCHER:
-                return rank_of(meta)
-            if role is not Role.WORKER:
-                raise KVError(f"only workers push and pull tables, not a {role}")
-            self._known[meta.sender] = rank
-        return rank
-
-
-class Answers:
-    """Memory for the values of answers.
-
-    Args:
-        office: the node that sends them.
-        buffers: pooled memory.
-    """
-
-    def __init__(self, office: Postoffice, buffers: Buffers) -> None:
-        self._office, self._buffers = office, buffers
-
-    def empty_for(self, node: int) -> Empty:
-        """Makes arrays for an answer to `node`."""
-        return partial(self._empty, node)
-
-    def _empty(self, node: int, shape: tuple[int, int], kind: type[np.float32]) -> Values:
-        """An array for an answer to `node`: in memory that it sees, or else in pooled memory."""
-        if shape[0] * shape[1] < POOLED:
-            return np.empty(shape, kind)
-        made = self._office.van.empty(node, shape, kind)
-        return self._buffers.empty(shape, kind) if made.base is None else made
 
 
 class AtOnce:
@@ -81,8 +28,8 @@ class AtOnce:
         commands: by command, called with a request, the table's number and itself, and the step.
     """
 
-    def __init__(self, engine: Engine, desk: Desk, ranks: Ranks, answers: Answers) -> None:
-        self._engine, self._desk, self._ranks, self._answers = engine, desk, ranks, answers
+    def __init__(self, engine: Engine, desk: Desk, ranks: Ranks, memory: AnswerMemory) -> None:
+        self._engine, self._desk, self._ranks, self._memory = engine, desk, ranks, memory
         self.commands: dict[int, Callable[[Message, int, Table, int], Message | None]] = {
             Command.PULL: self.pull,
             Command.PUSH: self.push,
@@ -100,7 +47,7 @@ class AtOnce:
         if meta.key_list:
             table.remember(keys)
         values = table.pull_at_once(
-            keys, bool(meta.body["create"]), self._answers.empty_for(meta.sender)
+            keys, bool(meta.body["create"]), self._memory.empty_for(meta.sender)
         )
         if values is None:
             return None
