@@ -37,6 +37,7 @@ WORKER = """
             print("values are right:", rows == {-pushes}, flush=True)
             for command in ("metrics", "status"):
                 subprocess.run([sys.executable, "-m", "pslite", command, "--run", "run"])
+        worker.barrier("worker 0 has looked")
 """
 
 
