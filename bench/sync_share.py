@@ -3,8 +3,9 @@
 The same model (an embedding and a small dense net), the same batches and the same time to compute,
 trained by four workers on hosts of their own whose lines the kernel holds to one rate
 (`sync_share_net.py`): with all-reduce of the dense gradients (torch, gloo), with two servers, and
-with two dispatchers between; the latter two in mode sync, and in async with the next batch's rows
-asked for ahead. Servers and dispatchers have hosts with such lines, too; the scheduler's is free.
+with two dispatchers between; the latter two in mode sync, there also with numbers of two bytes on
+the lines (fp16), and in async with the next batch's rows asked for ahead. Servers and dispatchers
+have hosts with such lines, too; the scheduler's is free.
 
 A 10 Gbit line would ask more of a few cores than they can do, so line and computing are slowed
 alike: rate 10 Gbit / s, and s times the compute of a step. `--rate auto` takes a quarter of what
@@ -56,16 +57,19 @@ class Way:
     dispatchers: bool = False
     mode: str = ""  # of consistency; empty: all-reduce
     depth: int = 0  # steps asked for ahead
+    compression: str = ""  # of what is pushed and pulled
 
 
 WAYS = (
     Way("all-reduce"),
     Way("servers, sync", False, "sync"),
     Way("dispatchers, sync", True, "sync"),
+    Way("servers, sync, fp16", False, "sync", compression="fp16"),
+    Way("dispatchers, sync, fp16", True, "sync", compression="fp16"),
     Way("servers, async ahead", False, "async", 1),
     Way("dispatchers, async ahead", True, "async", 1),
 )
-QUICK = (WAYS[0], WAYS[3], WAYS[4])
+QUICK = (WAYS[0], *WAYS[-2:])
 
 
 class Hosts:
@@ -133,6 +137,8 @@ def _environ(way: Way, hosts: Hosts, role: str, rank: int, host: Host) -> dict[s
         return env
     settings = [f"param_sync.mode={way.mode}", "security.open=yes", "cluster.start_timeout=120s"]
     settings += ["cluster.heartbeat_timeout=60s", "dispatcher.cache_age=1s"]
+    if way.compression:
+        settings += [f"compression.*{link}={way.compression}" for link in ("", "@pull")]
     counts = {own: len(hosts.of(own)) for own in ("server", "worker", "dispatcher")}
     counts["dispatcher"] *= way.dispatchers
     return env | {

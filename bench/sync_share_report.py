@@ -10,7 +10,7 @@ from typing import Any
 from pslite.simulate.plot import load_figure
 
 CLAIM_ALL_REDUCE, CLAIM_SERVERS, CLAIM_FROM = 0.63, 0.17, 1024
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX"
 
 
 @dataclass(frozen=True)
