@@ -12,7 +12,10 @@
     lifecycle  admission and expiry
     stats      StoreStats, what a store tells about itself
     formats    how weights and state lie in a row, and what an update does to them
-    sparse     SparseStore, all of it together
+    keyed      rows by key: found, made and forgotten
+    scans      where passes over all rows have come to
+    transfer   rows read through, exported, put, packed: what goes out of a store and into it whole
+    sparse     SparseStore, all of it together: pull, push, assign, and the policies at work
     parts      a sparse table's stores, each with a lock, for threads beside each other
     blocks     a dense table's store, with a lock
 

@@ -31,8 +31,9 @@ from kv.spec import TableSpec
 from kv.store import arena
 from kv.store.delay import Delay, part_of
 from kv.store.rows import RowBatch, Slots
-from kv.store.sparse import BATCH, SparseStore
+from kv.store.sparse import SparseStore
 from kv.store.stats import StoreStats
+from kv.store.transfer import BATCH
 
 T = TypeVar("T", bound=np.generic)
 Keys = NDArray[np.uint64]
