@@ -31,7 +31,9 @@ from kv.placement import slot_of
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks, Places
 from kv.store.delay import Delay
-from kv.store.parts import PART_SHIFT, Cut, Parts, Piece
+from kv.store.partition import PART_SHIFT
+from kv.store.parts import Parts
+from kv.store.pieces import Cut, Piece
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import StoreStats
 from kv.table_protocol import table_id

@@ -16,8 +16,10 @@
     scans      where passes over all rows have come to
     transfer   rows read through, exported, put, packed: what goes out of a store and into it whole
     sparse     SparseStore, all of it together: pull, push, assign, and the policies at work
-    parts      a sparse table's stores, each with a lock, for threads beside each other
+    pieces     Part, a store with a lock, and the keys of a list that lie in it
+    partition  a sparse table's parts: whose a key is, and what all of them hold together
+    parts      Parts, requests over them chunk by chunk, for threads beside each other
     blocks     a dense table's store, with a lock
 
-A store is not thread safe; `parts` and `blocks` hold the locks.
+A store is not thread safe; `pieces` and `blocks` have the locks.
 """
