@@ -24,9 +24,8 @@ from kv.optimizers import Adagrad, Optimizer, RMSprop, by_name
 from kv.placement import SlotMap, slot_of
 from kv.spec import TableSpec
 from kv.store import arena
-from kv.store.formats import format_of
+from kv.store.formats import format_of, stride_of
 from kv.store.index import Index
-from kv.store.sparse import stride_of
 from pslite.bench.formulas import FORMULAS
 
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]

@@ -32,7 +32,7 @@ from kv.errors import NonFiniteError, SettingError, VersionMismatchError
 from kv.executor import Turns, run_through
 from kv.settings import GREATEST
 from kv.settling import Settling
-from kv.store.sparse import BATCH
+from kv.store.transfer import BATCH
 from van.message import Meta
 
 MOST_ROWS = 1 << 20  # in one answer to a scan

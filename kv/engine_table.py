@@ -29,7 +29,8 @@ from kv.global_norm import GlobalNorm
 from kv.spec import TableSpec
 from kv.store.blocks import Blocks
 from kv.store.delay import Delay
-from kv.store.parts import Cut, Parts
+from kv.store.parts import Parts
+from kv.store.pieces import Cut
 from kv.store.rows import RowBatch, Slots
 from kv.store.stats import together
 from kv.table_protocol import table_id

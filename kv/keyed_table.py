@@ -20,7 +20,9 @@ from kv.errors import KeyListError
 from kv.executor import Turns
 from kv.placement import slot_of
 from kv.spec import TableSpec
-from kv.store.parts import PART_SHIFT, Cut, Parts, Piece
+from kv.store.partition import PART_SHIFT
+from kv.store.parts import Parts
+from kv.store.pieces import Cut, Piece
 from kv.store.rows import Slots
 
 _FRESH = 8  # key lists whose rows are kept until it is known whether they come again

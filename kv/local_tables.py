@@ -15,7 +15,7 @@ from kv.executor import run_through
 from kv.keylist import as_keys, as_values, checked_out, prepare
 from kv.protocols import Request
 from kv.spec import TableSpec
-from kv.store.sparse import BATCH
+from kv.store.transfer import BATCH
 from kv.versions import Changed, TableMeta, Version, described
 
 

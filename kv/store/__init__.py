@@ -12,9 +12,14 @@
     lifecycle  admission and expiry
     stats      StoreStats, what a store tells about itself
     formats    how weights and state lie in a row, and what an update does to them
-    sparse     SparseStore, all of it together
-    parts      a sparse table's stores, each with a lock, for threads beside each other
+    keyed      rows by key: found, made and forgotten
+    scans      where passes over all rows have come to
+    transfer   rows read through, exported, put, packed: what goes out of a store and into it whole
+    sparse     SparseStore, all of it together: pull, push, assign, and the policies at work
+    pieces     Part, a store with a lock, and the keys of a list that lie in it
+    partition  a sparse table's parts: whose a key is, and what all of them hold together
+    parts      Parts, requests over them chunk by chunk, for threads beside each other
     blocks     a dense table's store, with a lock
 
-A store is not thread safe; `parts` and `blocks` hold the locks.
+A store is not thread safe; `pieces` and `blocks` have the locks.
 """

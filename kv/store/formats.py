@@ -4,8 +4,8 @@
     HalfRows     float16 weights, two to a float32, then state in float32
 
 A format reads and writes rows by their numbers in an arena that is not its own: `data`, float32
-(capacity, stride) with a stride of `floats` or more. Outside, weights are float32 always. `rows`
-are int64 (n,), none twice, and keys, values and gradients read-only (`jit.frozen`).
+(capacity, stride) with a stride of `floats` or more (`stride_of`). Outside, weights are float32
+always. `rows` are int64 (n,), none twice, and keys, values and gradients read-only (`jit.frozen`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kv.kernels import rows as kernels
 from kv.kernels.delay import compensate
 from kv.kernels.jit import frozen
 from kv.kernels.updates import update_of
-from kv.spec import TableSpec
+from kv.spec import LINE, TableSpec
 from kv.store.delay import Delay
 
 BLOCK = 1 << 15  # floats of rows widened at a time: they stay in the cache
@@ -193,3 +193,18 @@ class HalfRows(FloatRows):
 def format_of(spec: TableSpec) -> FloatRows:
     """The format that the table's `storage` names."""
     return HalfRows(spec) if spec.storage == "float16" else FloatRows(spec)
+
+
+def stride_of(floats: int, is_tight: bool = False) -> int:
+    """Floats from one row to the next: whole cache lines where that costs little memory.
+
+    Up to a cache line the next power of two, so that no row lies across two lines; above, whole
+    lines if they add a third at most, else multiples of 4. `is_tight` is for tables that are to be
+    small: multiples of 4 from 4 floats on.
+    """
+    if is_tight and floats > 4:
+        return -(-floats // 4) * 4
+    if floats <= LINE:
+        return 1 << (floats - 1).bit_length()
+    lines = -(-floats // LINE) * LINE
+    return lines if 3 * lines <= 4 * floats else -(-floats // 4) * 4

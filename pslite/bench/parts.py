@@ -17,7 +17,8 @@ from kv.kernels.updates import update_of
 from kv.optimizers import Optimizer, by_name
 from kv.spec import TableSpec
 from kv.store import arena
-from kv.store.sparse import SparseStore, stride_of
+from kv.store.formats import stride_of
+from kv.store.sparse import SparseStore
 from pslite.bench.cases import keys_at
 from pslite.bench.formulas import FORMULAS
 

@@ -24,7 +24,8 @@ from kv.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from kv.placement import NUM_SLOTS, slot_of
 from kv.spec import TableSpec
 from kv.store import arena
-from kv.store.sparse import SparseStore, stride_of
+from kv.store.formats import stride_of
+from kv.store.sparse import SparseStore
 
 LAST = 2**64 - 1
 DIM = 3
