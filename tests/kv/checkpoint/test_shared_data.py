@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import pslite
+from kv.checkpoint import last_good
 from kv.checkpoint.collective import Checkpoints
 from kv.checkpoint.config import CheckpointConfig
 from kv.checkpoint.places import place_of
@@ -20,6 +22,7 @@ from kv.local import LocalCluster
 from pslite.audit import audit
 
 RECORDS, UNIT = 1500, 10
+LIMIT = 60.0
 
 
 class InterruptedJobError(Exception):
@@ -47,12 +50,22 @@ def program(url: Path, kind: Any, stop: int, *, in_parts: bool = False) -> Calla
                 checkpoints.at_step(dict)
                 steps += 1
                 if steps == stop:
+                    await_checkpoint(url, lambda: checkpoints.idle(dict))
                     raise InterruptedJobError
         checkpoints.close(dict)
         worker.barrier("all is read")
         return table.pull(np.arange(RECORDS, dtype=np.uint64)).ravel()
 
     return run
+
+
+def await_checkpoint(url: Path, turn: Callable[[], Any]) -> None:
+    """A fuzzy one is made beside the steps, and may take longer than these."""
+    deadline = time.monotonic() + LIMIT
+    while last_good(str(url)) is None:
+        assert time.monotonic() < deadline, "no checkpoint"
+        turn()
+        time.sleep(0.01)
 
 
 def run_job(
