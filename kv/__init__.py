@@ -21,6 +21,9 @@ What needs no network:
 On a cluster:
 
     remote_worker, tables    a worker's side of tables
+    conversation   whom it asks, and by which map
+    question, lines, cutting, composing, asking   one request: about what, to whom; its messages,
+                   and what becomes of their answers
     table_server   a server's side, over the engine: who works on a request, and when
     serving        what is done then, by command
     worker, server           ps-lite's KVWorker and KVServer, keys and values in `pairs`
