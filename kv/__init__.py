@@ -26,6 +26,7 @@ On a cluster:
                    and what becomes of their answers
     table_server   a server's side, over the engine: who works on a request, and when
     serving        what is done then, by command
+    replication    copies of its rows on other servers, and slots that change hands
     worker, server           ps-lite's KVWorker and KVServer, keys and values in `pairs`
     gather         a value of each worker at rank 0
 
