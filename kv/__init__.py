@@ -21,8 +21,12 @@ What needs no network:
 On a cluster:
 
     remote_worker, tables    a worker's side of tables
+    conversation   whom it asks, and by which map
+    question, lines, cutting, composing, asking   one request: about what, to whom; its messages,
+                   and what becomes of their answers
     table_server   a server's side, over the engine: who works on a request, and when
     serving        what is done then, by command
+    replication    copies of its rows on other servers, and slots that change hands
     worker, server           ps-lite's KVWorker and KVServer, keys and values in `pairs`
     gather         a value of each worker at rank 0
 

@@ -161,7 +161,7 @@ class Encoders:
 
 
 class CodedWrite:
-    """A write whose values travel compressed; fits `kv.asking.Entry`.
+    """A write whose values travel compressed; fits `kv.question.Entry`.
 
     Args:
         write: the values as they are, which are kept until the messages are answered.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kv.asking import Asking, Entry, Lines, Question, cut_in_pieces, server_ids
+from kv.asking import Asking
 from kv.compressing import CodedWrite, Encoders, compress
 from kv.compression.settings import NO_RULES, WORKER_DISPATCHER, WORKER_SERVER, Rules
-from kv.cutting import PIECE, SHARED_PIECE
+from kv.cutting import PIECE, SHARED_PIECE, cut_in_pieces
 from kv.dispatcher.balance_config import BalanceConfig
 from kv.dispatcher.busy import BusyLink
 from kv.dispatcher.changing import Changing
@@ -31,10 +31,12 @@ from kv.dispatcher.way import (
 )
 from kv.errors import KVError
 from kv.keylists.sent import SentLists
+from kv.lines import Lines, server_ids
 from kv.placement import SlotMap
 from kv.protocols import Request
 from kv.pulling import Pull
 from kv.pushing import Writing, pack
+from kv.question import Entry, Question
 from kv.remote import remote_error
 from kv.retrying import Retry
 from kv.stale import StalePushes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ LARGE_PIECE = 2 << 20  # the same of a request of many: the van sends it whole
 SOME_PIECES = 12  # from which on pieces are larger
 SHARED_PIECE = 32 << 20  # through shared memory, where hardly anything is under way between nodes
 MOST_PIECES = 64  # of a request to one server: each is a message in the van's backlog
+_FEW = 4096  # rows of requests whose pieces are made once
 
 
 class Range(NamedTuple):
@@ -129,6 +131,27 @@ def pieces_of(
             larger = max(min(nbytes // SOME_PIECES, LARGE_PIECE), nbytes // MOST_PIECES)
             pieces += _split(server, ranges, cuts, max(limit, larger))
     return pieces
+
+
+def cut_in_pieces(
+    cuts: Sequence[Cut], servers: int, limit_of: Callable[[int], int], least: int
+) -> Sequence[Piece]:
+    """`pieces_of` the cuts; those of a request in one message are made once for all of its size.
+
+    Args:
+        limit_of: bytes of rows in a piece to a server; `least` or more.
+    """
+    if servers == 1 and len(cuts) == 1:
+        rows = cuts[0].bounds[1]
+        if 0 < rows <= _FEW and 2 * rows * (8 + 4 * cuts[0].dim) <= 3 * least:
+            return _whole(rows)
+    return pieces_of(cuts, servers, limit_of)
+
+
+@lru_cache(maxsize=1024)
+def _whole(rows: int) -> Sequence[Piece]:
+    """A request about so many rows of one table of one server, in one message."""
+    return (Piece(0, 0, [Range(0, 0, rows)], False),)
 
 
 def _row_nbytes(cut: Cut) -> int:

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from kv.asking import Question
 from kv.clipping import Clipping
 from kv.compressing import CodedWrite
 from kv.compression.settings import NO_RULES, Rules
@@ -35,6 +34,7 @@ from kv.prefetching import Prefetched, Prefetches, PulledAhead
 from kv.protocols import DenseTable, Read, Request, SparseTable, Write
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing
+from kv.question import Question
 from kv.retrying import Retry
 from kv.settings import GREATEST, learning_rate
 from kv.spec import TableSpec

@@ -5,7 +5,9 @@
     shape, config    what it is told before
 
 A node:
-    exchange         messages to and from customers, and past former selves
+    participant      who it is and who is there, waiting, its end
+    sender, receiver             messages out; in: to customers, and past former selves
+    exchange         the above; its customers, and what a new view changes for them
     postoffice       the above, and what ties a node to its scheduler
     attending, pulse, repeats    its barriers, heartbeats, and what it says again (pure)
     request, tracker             one numbered request; those of a conversation

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kv.asking import Asking, Entry, Lines, Question, server_ids
+from kv.asking import Asking
 from kv.compressing import CodedWrite, Encoders, compress
 from kv.compression.settings import NO_RULES
 from kv.cutting import Piece, cut_keys, pieces_of
@@ -34,9 +34,11 @@ from kv.errors import KVError
 from kv.keylist import KeyList
 from kv.keylists.sent import SentLists
 from kv.keylists.signature import signature_of
+from kv.lines import Lines, server_ids
 from kv.placement import SlotMap
 from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing, pack
+from kv.question import Entry, Question
 from kv.remote import remote_error
 from kv.remote_worker import SHORTEST_LIST
 from kv.retrying import Retry

@@ -448,7 +448,7 @@ def test_gradients_that_do_not_fit_a_named_list_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kv.remote_worker, "signature_of", lambda lists, seed: 7)
-    monkeypatch.setattr("kv.asking.part_of", lambda signature, ranges: 7)  # as if lists were alike
+    monkeypatch.setattr("kv.composing.part_of", lambda signature, ranges: 7)  # as if alike
     with start(1) as nodes:
         (worker,) = nodes.workers
         table = worker.sparse_table("fit", 2, initializer=Zeros())
