@@ -40,6 +40,7 @@ from van.zmq_sockets import ZmqPeer, ZmqSockets
 log = logging.getLogger(__name__)
 
 _RETURN_AFTER = 0.01  # seconds that memory of others waits for a message that takes it back
+_STAYS = 5e-3  # seconds that one who looks may then sleep without being moved to another core
 _JOIN_BELOW = 16 << 10  # bytes of a message that one frame of ZeroMQ's holds
 _WHOLE = 4  # times `[van] chunk`: what a message may have to go in one piece
 _LANE_ATTEMPTS = 3  # connections of the lane to one address before ZeroMQ is used
@@ -305,12 +306,13 @@ class Endpoints:
     def _look_and_wait(self, timeout: float) -> None:
         start = time.monotonic()
         looking = self._spinning.window(start)
-        is_early = self._poller.wait(timeout, looking)
-        if looking:
-            ready, now = bool(self._lane.ready), time.monotonic()
-            took = now - start if ready else timeout
-            if self._spinning.note(now, took, is_early and ready, times_put_off):
-                step_aside()
+        is_early = self._poller.wait(timeout, looking, _STAYS if looking else 0.0)
+        ready, now = bool(self._lane.ready), time.monotonic()
+        took = now - start if ready else timeout
+        if not looking:
+            self._spinning.note_slept(now)
+        elif self._spinning.note(now, took, is_early and ready, times_put_off):
+            step_aside()
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""

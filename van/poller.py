@@ -13,6 +13,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from van.cores import on_this_core
+
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 _MOST_EVENTS = 64  # of a round: epoll takes memory for as many; the others come in the next
 
@@ -42,12 +44,13 @@ class Poller:
         if self._acts.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def wait(self, timeout: float, looking: float = 0.0) -> bool:
+    def wait(self, timeout: float, looking: float = 0.0, staying: float = 0.0) -> bool:
         """Call what is ready, after at most `timeout` seconds of waiting for it.
 
         Args:
             timeout: seconds.
             looking: seconds of them in which it looks again and again before it sleeps.
+            staying: seconds that it may sleep and still wakes on the same core.
         Returns:
             Whether something was ready before it slept.
         """
@@ -58,6 +61,11 @@ class Poller:
             while not found and time.monotonic() < end:
                 found = poll(0, _MOST_EVENTS)
         is_early = bool(found)
+        if not found and timeout and staying:
+            stay = min(timeout, staying)
+            with on_this_core():
+                found = poll(stay, _MOST_EVENTS)
+            timeout -= stay
         if not found and timeout:
             found = poll(timeout, _MOST_EVENTS)
         for fd, events in found:
