@@ -24,7 +24,6 @@ from van.addresses import key_of, place_of, with_host, with_key, with_port_of
 from van.chunks import cut
 from van.codec import encode, join
 from van.config import VanConfig
-from van.cores import step_aside, times_put_off
 from van.curve import Curve
 from van.drops import Drops
 from van.errors import AddressError, ConfigError, UnreachablePeerError, VanError
@@ -304,15 +303,12 @@ class Endpoints:
             lane.send_returns(is_idle=not (lane.ready or self._zmq.may_receive))
 
     def _look_and_wait(self, timeout: float) -> None:
-        start = time.monotonic()
-        looking = self._spinning.window(start)
+        looking = self._spinning.window(time.monotonic())
         is_early = self._poller.wait(timeout, looking, _STAYS if looking else 0.0)
-        ready, now = bool(self._lane.ready), time.monotonic()
-        took = now - start if ready else timeout
-        if not looking:
-            self._spinning.note_slept(now)
-        elif self._spinning.note(now, took, is_early and ready, times_put_off):
-            step_aside()
+        if looking:
+            self._spinning.note_looked(time.monotonic(), is_early and bool(self._lane.ready))
+        else:
+            self._spinning.note_slept(time.monotonic())
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""

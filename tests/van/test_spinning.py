@@ -5,16 +5,20 @@ import os
 import pytest
 
 from van.config import VanConfig
-from van.cores import on_this_core, step_aside, times_put_off
+from van.cores import on_this_core
 from van.errors import ConfigError
 from van.spinning import Spinning
 
 WINDOW = 1e-4
-TRIP = 8e-5  # seconds of a short wait
 
 
-def always() -> float:
-    return 0.0
+def tried(window: float) -> Spinning:
+    """One that knows how long it takes without looking: 2e-4 s."""
+    spinning = Spinning(window)
+    for number in range(1, 50):
+        assert not spinning.window(2e-4 * number)
+        spinning.note_slept(2e-4 * number)
+    return spinning
 
 
 def looked_share(spinning: Spinning, looking: float, sleeping: float, seconds: float) -> float:
@@ -25,7 +29,7 @@ def looked_share(spinning: Spinning, looking: float, sleeping: float, seconds: f
         if spinning.window(now):
             looks += 1
             now += looking
-            spinning.note(now, TRIP, True, lambda: 0)
+            spinning.note_looked(now, True)
         else:
             now += sleeping
             spinning.note_slept(now)
@@ -48,7 +52,7 @@ def test_where_others_come_to_want_the_cores_looks_are_given_up() -> None:
     while spinning.window(now) or now < 5.1:
         now += 1e-3
         if spinning.window(now):
-            spinning.note(now, TRIP, True, lambda: 0)
+            spinning.note_looked(now, True)
         else:
             spinning.note_slept(now - 8e-4)
     assert now < 6.5
@@ -62,7 +66,7 @@ def test_looks_in_vain_are_a_small_part_of_the_time() -> None:
         now += 1e-3
         looked += looking
         if looking:
-            spinning.note(now, 1e-3, False, lambda: 0)
+            spinning.note_looked(now, False)
         else:
             spinning.note_slept(now)
 
@@ -73,47 +77,14 @@ def test_a_window_of_nothing_never_looks() -> None:
     assert not any(Spinning(0.0).window(now) for now in (0.0, 1.0, 1e9))
 
 
-def test_who_is_put_off_its_core_again_and_again_steps_aside() -> None:
-    spinning, now = Spinning(WINDOW, always), 0.0
-    found = []
-
-    for number in range(40):
-        now += 1e-3
-        found.append(spinning.note(now, TRIP, True, lambda n=number: n))
-
-    assert found.index(True) == 8
-    assert 3 <= sum(found) < 10
-
-
-def test_who_is_put_off_now_and_then_stays() -> None:
-    spinning = Spinning(WINDOW, always)
-
-    for number in range(40):
-        assert not spinning.note(0.05 * number, TRIP, True, lambda n=number: n)
-
-
-def test_what_comes_as_soon_as_one_sleeps_is_a_reason_to_step_aside() -> None:
-    spinning = Spinning(WINDOW, always)
-
-    assert spinning.note(1.0, 2 * WINDOW, False, lambda: 0)
-    assert not spinning.note(1.001, 2 * WINDOW, False, lambda: 0)
-    assert spinning.note(1.003, 2 * WINDOW, False, lambda: 0)
-
-
-def test_of_two_who_see_it_not_always_both_step_aside() -> None:
-    spinning = Spinning(WINDOW, lambda: 0.7)
-
-    assert not spinning.note(1.0, 2 * WINDOW, False, lambda: 0)
-
-
 def test_after_a_rest_it_is_tried_again_and_rests_grow_until_all_is_well() -> None:
-    spinning, now, ends = Spinning(10 * WINDOW), 0.0, []
+    spinning, now, ends = tried(10 * WINDOW), 1.0, []
 
     def try_in_vain() -> None:
         nonlocal now
         while spinning.window(now):
             now += 0.03
-            spinning.note(now, 0.03, False, lambda: 0)
+            spinning.note_looked(now, False)
 
     for _ in range(7):
         try_in_vain()
@@ -137,15 +108,6 @@ def test_within_a_thread_stays_on_its_core_and_then_may_use_all_again() -> None:
     assert len(within) == 1
     assert within <= before
     assert os.sched_getaffinity(0) == before
-
-
-def test_stepping_aside_leaves_the_cores_that_may_be_used_as_they_were():
-    before = os.sched_getaffinity(0)
-
-    step_aside()
-
-    assert os.sched_getaffinity(0) == before
-    assert times_put_off() >= 0
 
 
 @pytest.mark.parametrize("spin", [-1e-6, 0.011, float("nan")])
