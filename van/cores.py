@@ -14,8 +14,10 @@ _this_core: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
 def on_this_core() -> Iterator[None]:
     """Within, the calling thread stays on its core, also where the kernel wakes it from sleep."""
     mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {_this_core()})
+    with contextlib.suppress(OSError):  # where a sandbox does not allow it, the kernel decides
+        os.sched_setaffinity(0, {_this_core()})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, mine)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, mine)
