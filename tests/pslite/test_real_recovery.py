@@ -49,9 +49,15 @@ SCALE = """
             assert len(rows) == servers and sum(rows) == KEYS.size and min(rows) > 0, rows
 """
 
-# A copy that counts for a row is made anew whenever a server was lost.
+# A copy that counts for a row is made anew whenever a server was lost. Rows that were copied do not
+# suffice: the scheduler must know it, and the map says so.
 KILL = """
+        from kv.placement import NOBODY, SlotMap
+
         def has_copies():
+            blob = worker.office.view.map_blob
+            if not blob or NOBODY in SlotMap.from_bytes(blob).backup:
+                return False
             return sum(part["copies"] for part in table.stats()) >= KEYS.size
 
         def wait_for_copies():
