@@ -251,9 +251,16 @@ class Postoffice(Exchange):
             self._stop(ClusterStoppedError, meta.body["failure"])
 
     def _is_scheduler(self, meta: Meta) -> bool:
-        """Whether this is the scheduler's present life, or a later one that took over."""
+        """Whether this is the scheduler's present life, or a later one that took over.
+
+        That it is a later one anybody can say; so it must know this node's life, which a table of
+        the cluster has in its body.
+        """
         known = self.nodes.get(SCHEDULER_ID)
-        return known is None or meta.incarnation >= known.incarnation
+        if known is None:
+            return True
+        knows_me = meta.control is Control.NODES or meta.recipient_incarnation == self.incarnation
+        return knows_me and meta.incarnation >= known.incarnation
 
     def _take_view(self, meta: Meta) -> None:
         view, body = ClusterView.unpack(meta.body), meta.body
