@@ -21,13 +21,14 @@ from pslite.config import JobConfig, parse_job
 from tests.jobs import ROOT, node_of, start_here
 from van.errors import ConfigError
 
-MODEL = """
+EPOCHS = 60  # so many that who is started again still finds work
+MODEL = f"""
 [sparse_dict]
 emb_dim = 4
 [net]
 layers = fc:8,tanh:-1,fc:1,sigmoid:-1
 [train]
-epoch = 20
+epoch = {EPOCHS}
 batch_size = 100
 shuffle = true
 [debug]
@@ -91,7 +92,7 @@ def test_a_killed_worker_costs_no_record_and_no_test_row(
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     account = audit(tmp_path / "run")["train"]
     assert account.balances, account.problems
-    assert account.expected == 20 * 5000
+    assert account.expected == EPOCHS * 5000
     assert account.returned == 1
     assert metrics["test_rows"] == 333
     assert metrics["test_auc"] > 0.6
@@ -102,7 +103,7 @@ def test_a_killed_worker_costs_no_record_and_no_test_row(
         shelf = Shelf(place_of(str(tmp_path / "checkpoints")))
         last = shelf.verify(shelf.names()[-1])[-1]
         assert last.number > 3
-        assert records_in(last.reading["train"]) > 20 * 5000 * 0.8
+        assert records_in(last.reading["train"]) > EPOCHS * 5000 * 0.8
 
 
 @pytest.mark.parametrize("what", ["continue", "restart"])
