@@ -55,7 +55,7 @@ from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.message import Flag, Message, Meta
 
-SHORT = 1 << 18  # floats that a request may move to be answered at once, one or two milliseconds
+SHORT = 1 << 20  # floats that a request may move to be answered at once, one to three milliseconds
 LONG = 1 << 62
 
 _STEP = int(Command.STEP)

@@ -1,10 +1,12 @@
-"""The core a thread runs on, and staying there."""
+"""The core a thread runs on: staying there, and how often others get it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import resource
+import threading
 from collections.abc import Callable, Iterator
 
 _this_core: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
@@ -21,3 +23,8 @@ def on_this_core() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, mine)
+
+
+def times_taken() -> tuple[int, int]:
+    """The calling thread, and how often the kernel took the core from it before it would sleep."""
+    return threading.get_ident(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw

@@ -24,6 +24,7 @@ from van.addresses import key_of, place_of, with_host, with_key, with_port_of
 from van.chunks import cut
 from van.codec import encode, join
 from van.config import VanConfig
+from van.cores import times_taken
 from van.curve import Curve
 from van.drops import Drops
 from van.errors import AddressError, ConfigError, UnreachablePeerError, VanError
@@ -87,7 +88,8 @@ class Endpoints:
         self._lane_ends: Counter[str] = Counter()
         self._serials = itertools.count(1)
         # With one core the peer cannot answer while we look.
-        self._spinning = Spinning(config.spin if len(os.sched_getaffinity(0)) > 1 else 0.0)
+        has_cores = len(os.sched_getaffinity(0)) > 1
+        self._spinning = Spinning(config.spin if has_cores else 0.0, times_taken)
         self.wake = self._poller.wake
 
     # -- who is reached how ---------------------------------------------------------------
@@ -286,13 +288,12 @@ class Endpoints:
 
         Args:
             timeout: seconds.
-            may_spin: whether it may look for a message of the local lane before it sleeps. Other
-                messages come through threads of ZeroMQ's, which that would only delay.
+            may_spin: whether it may look for a message before it sleeps.
         """
         lane = self._lane
         if lane.returning and timeout > _RETURN_AFTER:
             timeout = _RETURN_AFTER
-        if timeout and may_spin and lane.has_peers:
+        if timeout and may_spin and (self._peers or lane.has_peers):
             self._look_and_wait(timeout)
         else:
             self._poller.wait(timeout)
@@ -303,12 +304,14 @@ class Endpoints:
             lane.send_returns(is_idle=not (lane.ready or self._zmq.may_receive))
 
     def _look_and_wait(self, timeout: float) -> None:
-        looking = self._spinning.window(time.monotonic())
+        spinning, began = self._spinning, time.monotonic()
+        looking = spinning.window(began)
         is_early = self._poller.wait(timeout, looking, _STAYS if looking else 0.0)
         if looking:
-            self._spinning.note_looked(time.monotonic(), is_early and bool(self._lane.ready))
+            has_helped = is_early and bool(self._lane.ready or self._zmq.may_receive)
+            spinning.note_looked(began, time.monotonic(), has_helped)
         else:
-            self._spinning.note_slept(time.monotonic())
+            spinning.note_slept(time.monotonic())
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""

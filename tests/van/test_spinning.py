@@ -1,102 +1,172 @@
 """Looking before sleeping: as long as it helps and nobody else wants the core."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 
 from van.config import VanConfig
-from van.cores import on_this_core
+from van.cores import on_this_core, times_taken
 from van.errors import ConfigError
 from van.spinning import Spinning
 
 WINDOW = 1e-4
+SAMPLE = 8 + 48  # waits of one kind that a comparison takes
 
 
-def tried(window: float) -> Spinning:
-    """One that knows how long it takes without looking: 2e-4 s."""
-    spinning = Spinning(window)
-    for number in range(1, 50):
-        assert not spinning.window(2e-4 * number)
-        spinning.note_slept(2e-4 * number)
-    return spinning
+def nobody_wants_it() -> tuple[int, int]:
+    return 1, 0
 
 
-def looked_share(spinning: Spinning, looking: float, sleeping: float, seconds: float) -> float:
-    """The share of waits that look, where one after the other takes so long of each kind."""
-    now, waits, looks = 0.0, 0, 0
-    while now < seconds:
-        waits += 1
-        if spinning.window(now):
-            looks += 1
-            now += looking
-            spinning.note_looked(now, True)
+class Waits:
+    """Waits one after the other that take so long, of each kind; the work of `taken` is counted."""
+
+    def __init__(
+        self,
+        looking: float,
+        sleeping: float,
+        helps: bool = True,
+        taken: Callable[[], tuple[int, int]] = nobody_wants_it,
+    ) -> None:
+        self.looking, self.sleeping, self.helps = looking, sleeping, helps
+        self.spinning, self.now, self.waits, self.looks = Spinning(WINDOW, taken), 0.0, 0, 0
+
+    def once(self) -> bool:
+        """One wait; whether it looked."""
+        self.waits += 1
+        began, looks = self.now, self.spinning.window(self.now) > 0
+        self.looks += looks
+        self.now += self.looking if looks else self.sleeping
+        if looks:
+            self.spinning.note_looked(began, self.now, self.helps)
         else:
-            now += sleeping
-            spinning.note_slept(now)
-    return looks / waits
+            self.spinning.note_slept(self.now)
+        return looks
+
+    def until(self, now: float) -> float:
+        """Wait until then; the share of waits that looked."""
+        self.waits = self.looks = 0
+        while self.now < now:
+            self.once()
+        return self.looks / self.waits
+
+    def rests(self, count: int) -> list[float]:
+        """So many times in which it does not look, in tenths of a second."""
+        found = []
+        for _ in range(count):
+            while self.once():
+                pass
+            begun = self.now
+            while not self.once():
+                pass
+            found.append(round(self.now - begun, 1))
+        return found
 
 
-def test_looks_that_make_it_faster_go_on() -> None:
-    assert looked_share(Spinning(WINDOW), 1e-4, 2e-4, 20.0) > 0.95
+def test_looks_that_make_it_faster_go_on_and_few_waits_sleep_to_compare() -> None:
+    assert Waits(1e-4, 2e-4).until(60.0) > 0.995
 
 
 def test_looks_that_make_it_slower_are_given_up() -> None:
-    assert looked_share(Spinning(WINDOW), 3e-4, 2e-4, 20.0) < 0.02
+    assert Waits(3e-4, 2e-4).until(20.0) < 0.05
 
 
 def test_where_others_come_to_want_the_cores_looks_are_given_up() -> None:
-    spinning = Spinning(WINDOW)
+    waits = Waits(1e-4, 2e-4)
+    assert waits.until(5.0) > 0.9
 
-    assert looked_share(spinning, 1e-4, 2e-4, 5.0) > 0.9
-    now = 5.0
-    while spinning.window(now) or now < 5.1:
-        now += 1e-3
-        if spinning.window(now):
-            spinning.note_looked(now, True)
-        else:
-            spinning.note_slept(now - 8e-4)
-    assert now < 6.5
+    waits.looking = 8e-4
+
+    assert waits.until(25.0) < 0.05
+
+
+def test_one_comparison_is_enough_where_the_kernel_says_so_too() -> None:
+    counts = iter(range(0, 10_000_000, 20))
+    wanted = Waits(3e-4, 2e-4, taken=lambda: (1, next(counts)))
+    other = Waits(3e-4, 2e-4)
+
+    assert wanted.rests(1) == [0.0], "it compares first"
+    assert other.rests(1) == [0.0]
+    assert wanted.rests(4) == [0.4, 0.8, 1.6, 3.2]
+    assert other.rests(2) == [0.0, 0.4], "it compares once more"
+
+
+def test_what_the_kernel_counts_of_another_thread_says_nothing() -> None:
+    counts = iter(range(0, 10_000_000, 20))
+    waits = Waits(3e-4, 2e-4, taken=lambda: (next(counts), next(counts)))
+
+    assert waits.rests(3) == [0.0, 0.0, 0.4]
+
+
+def test_what_only_the_first_of_two_comparisons_says_is_not_believed() -> None:
+    """The other side slept meanwhile, to compare."""
+    waits = Waits(3e-4, 2e-4)
+    for number in range(2 * SAMPLE):
+        assert waits.once() == (number >= SAMPLE)
+    waits.looking = 1e-4
+    for number in range(2 * SAMPLE):
+        assert waits.once() == (number >= SAMPLE), "it compares once more"
+
+    assert all(waits.once() for _ in range(4000))
+
+
+def test_a_hiccup_of_the_machine_ends_no_looking() -> None:
+    waits = Waits(1e-4, 2e-4)
+
+    looks = 0
+    for number in range(20_000):
+        waits.looking = 4e-3 if number % 1000 == 10 else 1e-4
+        looks += waits.once()
+
+    assert looks > 18_000
+
+
+def test_what_takes_longer_than_it_did_is_compared_at_once() -> None:
+    waits = Waits(1e-4, 2e-4)
+    waits.until(20.0)
+    while not waits.once():
+        pass
+
+    waits.looking, changed = 3e-4, waits.now
+    while waits.once():
+        pass
+
+    assert waits.now - changed < 0.1
 
 
 def test_looks_in_vain_are_a_small_part_of_the_time() -> None:
-    spinning, now, looked = Spinning(WINDOW), 0.0, 0.0
+    waits = Waits(1e-3, 1e-3, helps=False)
 
-    while now < 20.0:
-        looking = spinning.window(now)
-        now += 1e-3
-        looked += looking
-        if looking:
-            spinning.note_looked(now, False)
-        else:
-            spinning.note_slept(now)
+    looked = waits.until(20.0) * WINDOW / 1e-3
 
-    assert 0 < looked < 0.01 * now
+    assert 0 < looked < 0.01
+
+
+def test_looks_in_waits_that_are_much_longer_go_on() -> None:
+    assert Waits(0.03, 0.03, helps=False).until(60.0) > 0.9
+
+
+def test_after_looks_in_vain_it_is_tried_again_soon() -> None:
+    waits = Waits(1e-3, 1e-3, helps=False)
+
+    assert waits.rests(6) == [0.1, 0.1, 0.2, 0.4, 0.4, 0.4]
+
+
+def test_after_a_calm_time_the_first_rest_is_short_again() -> None:
+    waits = Waits(1e-3, 1e-3, helps=False)
+    waits.rests(5)
+    waits.looking, waits.helps = 2e-4, True
+    waits.until(waits.now + 5.0)
+
+    waits.looking, waits.helps = 1e-3, False
+
+    assert min(waits.rests(2)) <= 0.1
 
 
 def test_a_window_of_nothing_never_looks() -> None:
-    assert not any(Spinning(0.0).window(now) for now in (0.0, 1.0, 1e9))
+    spinning = Spinning(0.0, nobody_wants_it)
 
-
-def test_after_a_rest_it_is_tried_again_and_rests_grow_until_all_is_well() -> None:
-    spinning, now, ends = tried(10 * WINDOW), 1.0, []
-
-    def try_in_vain() -> None:
-        nonlocal now
-        while spinning.window(now):
-            now += 0.03
-            spinning.note_looked(now, False)
-
-    for _ in range(7):
-        try_in_vain()
-        begun = now
-        while not spinning.window(now):
-            now += 1e-2
-        ends.append(round(now - begun, 1))
-    now += 5.0
-    try_in_vain()
-
-    assert ends == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.2]
-    assert spinning.window(now + 0.11)
+    assert not any(spinning.window(now) for now in (0.0, 1.0, 1e9))
 
 
 def test_within_a_thread_stays_on_its_core_and_then_may_use_all_again() -> None:
@@ -108,6 +178,13 @@ def test_within_a_thread_stays_on_its_core_and_then_may_use_all_again() -> None:
     assert len(within) == 1
     assert within <= before
     assert os.sched_getaffinity(0) == before
+
+
+def test_how_often_the_core_was_taken_is_known_by_thread_and_never_falls() -> None:
+    thread, before = times_taken()
+
+    assert times_taken()[0] == thread
+    assert times_taken()[1] >= before >= 0
 
 
 @pytest.mark.parametrize("spin", [-1e-6, 0.011, float("nan")])
