@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _RETURN = 10.0  # seconds for the nodes of a journal to speak, where heartbeats have no time-out
 _LAST_GOODBYES = 3.0  # seconds the scheduler stays for them after a failure
+_LAST_ANSWERS = 10.0  # seconds it stays for a node to get its answer, which waits no longer
 
 
 class SchedulerOffice(Postoffice):
@@ -228,6 +229,8 @@ class SchedulerOffice(Postoffice):
         # After a failure some nodes may be past saying goodbye.
         patience = _LAST_GOODBYES if membership.failure or self._end else None
         self.van.wait(lambda: membership.phase is Phase.STOPPED, patience)
+        if patience is None:
+            self.van.wait(lambda: not self._open_desk.is_needed(self.van.now()), _LAST_ANSWERS)
         if membership.failure is not None:
             raise ClusterStoppedError(membership.failure)
         self.raise_end()
@@ -354,7 +357,10 @@ class SchedulerOffice(Postoffice):
     def _receive_stranger(self, message: Message) -> None:
         if message.meta.control is Control.GOODBYE:
             # Said again by one whose answer was lost; it must not end another life of its id.
-            self._send_replies(self._open_desk.goodbye_again(message.meta))
+            now = self.van.now()
+            self._send_replies(self._open_desk.goodbye_again(message.meta, now))
+        elif message.meta.control is Control.GOODBYE_SEEN:
+            self._open_desk.goodbye_seen(message.meta)
         else:
             super()._receive_stranger(message)
 

@@ -247,6 +247,7 @@ class Postoffice(Exchange):
         elif meta.control is Control.GOODBYE_DONE:
             if self._repeats.answered("goodbye"):  # else nobody asked
                 self._goodbye_done = True
+                self.van.send(self._control(Control.GOODBYE_SEEN))
         elif meta.control is Control.STOP:
             self._stop(ClusterStoppedError, meta.body["failure"])
 

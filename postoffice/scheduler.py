@@ -21,6 +21,7 @@ from van.message import Control, Kind, Message, Meta
 
 log = logging.getLogger(__name__)
 
+_ECHO = 3.0  # seconds for a node to have an answer to its goodbye, asking again if need be
 _NO_MAP = (
     "the scheduler was started again without a journal, so it does not know which server has which "
     "rows; set [cluster] journal where there are copies or servers come and go, and go on from a "
@@ -69,6 +70,7 @@ class SchedulerDesk:
         self._next_report = started + report_every
         self._phase_told = membership.phase
         self._told = membership.view()
+        self._unseen: dict[tuple[int, int], float] = {}  # life that has gone -> until when
         self._ended: set[int] = set()  # nonces of processes that are known to have ended
 
     # -- messages -----------------------------------------------------------------------------
@@ -80,6 +82,9 @@ class SchedulerDesk:
             return self._register(meta, now)
         if meta.control is Control.HEARTBEAT:
             return self._heartbeat(meta, now)
+        if meta.control is Control.GOODBYE_SEEN:
+            self.goodbye_seen(meta)
+            return []
         if meta.sender not in self.membership.nodes:
             return []
         if meta.control is Control.BARRIER:
@@ -174,10 +179,10 @@ class SchedulerDesk:
         if isinstance(said, dict) and meta.sender in self.membership.nodes:
             self.statuses[meta.sender] = said
         self.membership.goodbye(meta.sender, failure if type(failure) is str else None, now)
-        return self._goodbye_done(meta)
+        return self._goodbye_done(meta, now)
 
-    @staticmethod
-    def _goodbye_done(meta: Meta) -> list[Reply]:
+    def _goodbye_done(self, meta: Meta, now: float) -> list[Reply]:
+        self._unseen[meta.sender, meta.incarnation] = now + _ECHO
         answer = Meta(
             recipient=meta.sender,
             recipient_incarnation=meta.incarnation,
@@ -185,13 +190,21 @@ class SchedulerDesk:
         )
         return [("", Message(answer))]
 
-    def goodbye_again(self, meta: Meta) -> list[Reply]:
+    def goodbye_again(self, meta: Meta, now: float) -> list[Reply]:
         """A life that is over has not got the answer to its goodbye."""
         if not meta.reply_to or not self._told.is_fenced(meta.sender, meta.incarnation):
             return []
-        ((_, answer),) = self._goodbye_done(meta)
+        ((_, answer),) = self._goodbye_done(meta, now)
         answer.meta.recipient = 0  # another life may have that id
         return [(meta.reply_to, answer)]
+
+    def goodbye_seen(self, meta: Meta) -> None:
+        """A life has got the answer to its goodbye."""
+        self._unseen.pop((meta.sender, meta.incarnation), None)
+
+    def is_needed(self, now: float) -> bool:
+        """Whether a node may still lack the answer to its goodbye, and ask again."""
+        return any(until > now for until in self._unseen.values())
 
     def ended(self, nonce: int, why: str, now: float) -> None:
         """The process that registered with `nonce`, or was about to, has ended.

@@ -40,6 +40,7 @@ class Control(IntEnum):
     MAP = 10  # a newer slot map
     QUERY = 11  # somebody outside the cluster asks what a node knows
     REPORT = 12  # the answer
+    GOODBYE_SEEN = 13  # the answer to a goodbye has come: the scheduler may go, too
 
 
 class Flag(IntFlag):

@@ -23,6 +23,7 @@ from van.codec import decode_header
 from van.config import VanConfig
 from van.courier import ZmqVan
 from van.errors import ProtocolVersionError
+from van.faults import FaultPlan, Faults
 from van.loopback import DeadlockError, LoopbackNetwork
 from van.message import Control, Message, Meta, answer_to
 
@@ -39,9 +40,11 @@ def echo_server(office: Postoffice) -> None:
     Customer(APP, 0, office, answer)
 
 
-def run_cluster(seed: int, servers: int, workers: list[Program]) -> LoopbackNetwork:
+def run_cluster(
+    seed: int, servers: int, workers: list[Program], plan: FaultPlan | None = None
+) -> LoopbackNetwork:
     """A cluster on a loopback network, run to its end."""
-    network = LoopbackNetwork(seed)
+    network = LoopbackNetwork(seed, plan=plan)
     shape = ClusterShape(servers=servers, workers=len(workers), scheduler="scheduler")
 
     def work(office: Postoffice, number: int) -> None:
@@ -149,6 +152,25 @@ def test_goodbyes_that_nobody_said_or_asked_for_keep_no_node_from_its_own() -> N
     network = run_cluster(0, 1, [forge])
 
     assert network.now < 5.0  # nobody was taken for dead, after 10 s, to come to an end
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_scheduler_stays_until_the_last_one_knows_that_it_may_go(seed: int) -> None:
+    """Half of the answers to goodbyes are lost, and of what says that they have come."""
+    plan = FaultPlan(
+        seed,
+        everywhere=Faults(drop=0.5),
+        hits=lambda meta: meta.control in (Control.GOODBYE_DONE, Control.GOODBYE_SEEN),
+    )
+
+    def program(office: Postoffice) -> None:
+        office.start()
+        office.finalize()
+
+    network = run_cluster(seed, 2, [program] * 3, plan)
+
+    assert plan.counts["dropped"] > 0
+    assert network.now < 9.0  # before somebody gives up waiting, after 10 s
 
 
 def test_missing_nodes_are_named_when_the_time_to_start_is_up() -> None:
