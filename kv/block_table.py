@@ -5,6 +5,7 @@ Only a request that was cut anew, since blocks have moved, names some of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,7 +44,7 @@ class BlockTable(Table):
 
     def cost(self, keys: Keys | None) -> int:
         # They move one after the other: many more in the time of as many floats of rows.
-        return int(np.prod(self.store.shape)) // SEQUENTIAL
+        return math.prod(self.store.shape) // SEQUENTIAL
 
     def checked(self, keys: Keys | None, values: Values, what: str) -> tuple[Keys, Values]:
         if keys is not None and self._places(keys) is not None:
