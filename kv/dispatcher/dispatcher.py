@@ -206,7 +206,7 @@ class Dispatcher:
         with self._lock:
             if not self._has_begun:
                 self._begin(is_again=self.office.node_id in new.fenced)
-            self.servers.see(old, new)
+            self.servers.see(new)
             if self.balancer is not None:
                 self.balancer.see()
             for server in self.servers.living():
