@@ -19,7 +19,8 @@ class Entry(Protocol):
     """What a request has to do with one table."""
 
     @property
-    def cut(self) -> Cut: ...
+    def cut(self) -> Cut:
+        """How its rows lie on servers."""
 
     @property
     def has_keys(self) -> bool:

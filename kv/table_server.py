@@ -56,7 +56,7 @@ from van.buffers import Buffers
 from van.message import Flag, Message, Meta
 
 SHORT = 1 << 20  # floats that a request may move to be answered at once, one to three milliseconds
-LONG = 1 << 62
+LONG = 1 << 62  # likewise, more than any moves
 
 _STEP = int(Command.STEP)
 _NO_TABLE: tuple[int, Table | None] = (-1, None)
@@ -78,6 +78,10 @@ class TableServer:
         check: raises for a definition that this job cannot have.
 
     Attributes:
+        engine: has the tables.
+        executor: has the threads.
+        lists, unpacker: what is remembered of workers' key lists, and of compressed values.
+        failure: what ended this node, an error that is no request's; None: nothing.
         desk: which requests are new here; its `windows` go with slots that move.
         follows_map: whether each newer map of the scheduler is taken as it comes; else who moves
             rows calls `learn_map`.

@@ -22,7 +22,8 @@ from van.identity import lives, this_process
 
 LOOK = 0.1  # seconds that one who only looks whether a folder is taken may hold its lock
 
-_REPORTS = ("chaos.json*", "dispatcher*.json")  # of a former job, which this one may not write anew
+# Of a former job, which this one may not write anew. No other file of the folder is ours to remove.
+_REPORTS = ("chaos.json", "chaos.jsonl", "dispatcher[0-9]*.json")
 
 
 class RunDirectory:

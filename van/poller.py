@@ -57,9 +57,12 @@ class Poller:
         poll = self._epoll.poll
         found = poll(0, _MOST_EVENTS) if looking or not timeout else ()
         if not found and looking:
+            if looking > timeout:
+                looking = timeout
             end = time.monotonic() + looking
             while not found and time.monotonic() < end:
                 found = poll(0, _MOST_EVENTS)
+            timeout -= looking
         is_early = bool(found)
         if not found and timeout and staying:
             stay = min(timeout, staying)

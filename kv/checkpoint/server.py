@@ -57,7 +57,6 @@ class CheckpointServer:
         self._desk: Desk | None = None
         self._engine = engine
         self._executor = Executor(int(is_threaded), self._fail, "pslite checkpoints")
-        self._is_threaded = is_threaded
         self._answers: OrderedDict[tuple[int, int, int], dict[str, Any] | None] = OrderedDict()
         office.before_goodbye.append(self._executor.close)
         Customer(CHECKPOINT_APP, 0, office, self._receive)

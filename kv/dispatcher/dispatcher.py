@@ -67,6 +67,15 @@ class Dispatcher:
         key_deltas, max_staleness, retry: see `upstream.Servers`.
         may_move: rows may get another owner at any time.
         balance: when it has too much to do.
+
+    Attributes:
+        tables: those that its workers have defined.
+        servers: asked and told in the workers' place.
+        failure: what ended a thread of the executor; None: nothing.
+        counts: of pushes, merges, rows and pulls, see `facts`.
+        flushes: buffers that have left, by cause.
+        steps: ends of workers' steps that servers have not heard of.
+        balancer: sends workers past this dispatcher; None where that is not wanted.
     """
 
     def __init__(
@@ -206,7 +215,7 @@ class Dispatcher:
         with self._lock:
             if not self._has_begun:
                 self._begin(is_again=self.office.node_id in new.fenced)
-            self.servers.see(old, new)
+            self.servers.see(new)
             if self.balancer is not None:
                 self.balancer.see()
             for server in self.servers.living():

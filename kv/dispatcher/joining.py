@@ -51,18 +51,29 @@ class Joining:
     def join(self, message: Message) -> None:
         """A worker comes, its pushes answered: it gets no row that was asked for before."""
         specs = iter([TableSpec.from_dict(packed) for packed in message.meta.body["tables"]])
+        is_known, is_looping = True, False  # the last one asked for; below in `go_on`
 
-        def go_on(error: BaseException | None) -> None:
+        def go_on() -> None:
+            nonlocal is_known, is_looping
+            is_looping = True
+            while is_known and (spec := next(specs, None)) is not None:
+                is_known = False
+                self._define(spec, defined)
+            is_looping = False
+            if is_known:
+                self._come(message)
+
+        def defined(error: BaseException | None) -> None:
+            nonlocal is_known
             with self._lock:
-                spec = next(specs, None)
                 if error is not None:
                     self._answers.refuse(message, error)
-                elif spec is not None:
-                    self._define(spec, go_on)
-                else:
-                    self._come(message)
+                    return
+                is_known = True
+                if not is_looping:  # else it was known at once: a call for each would go too deep
+                    go_on()
 
-        go_on(None)
+        go_on()
 
     def _come(self, message: Message) -> None:
         """All tables of a worker that comes are known."""

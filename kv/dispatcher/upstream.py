@@ -104,11 +104,11 @@ class Servers:
 
     # -- who is there ---------------------------------------------------------------------------
 
-    def see(self, old: ClusterView, new: ClusterView) -> None:
+    def see(self, view: ClusterView) -> None:
         """What the scheduler says has changed."""
-        if new.map_version > self.slots.version:
-            slots = SlotMap.from_bytes(new.map_blob)
-            self.slots, self._lines = replace(slots, version=new.map_version), None
+        if view.map_version > self.slots.version:
+            slots = SlotMap.from_bytes(view.map_blob)
+            self.slots = replace(slots, version=view.map_version)
         self._lines = None  # servers may have come
 
     def living(self) -> list[int]:
@@ -390,7 +390,7 @@ class Servers:
             taking = self._stale.taking(take)
         request = customer.ask(
             [lines.servers[piece.server] for piece in pieces],
-            lambda first, oldest: self._send(asking, customer, first, oldest),
+            asking.send,
             ended,
             take=taking,
             recut=asking.recut if recut is None else recut,
@@ -398,10 +398,6 @@ class Servers:
         )
         if settling is not None and request is not None:
             self.encoders.follow(request, settling)
-
-    @staticmethod
-    def _send(asking: Asking, customer: Upstream, first: int, oldest: int) -> None:
-        asking.send(first, oldest)
 
 
 def _give_up(message: Message) -> bool:

@@ -37,7 +37,7 @@ def share(dispatcher: Any) -> None:
         except OSError as error:
             if folder not in _complained:
                 _complained.add(folder)
-                why = f"{error.strerror}; NUMBA_CACHE_DIR chooses another folder"
+                why = f"{error.strerror or error}; NUMBA_CACHE_DIR chooses another folder"
                 log.warning("compiled kernels cannot be kept in %s: %s", folder, why)
 
     def load(key: Any) -> Any:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from kv.executor import Turns
@@ -21,6 +22,7 @@ from kv.replication.log import Receivers
 from kv.replication.outgoing import Outgoing, Peer, no_slots
 from kv.replication.protocol import REPLICATION_APP, Said
 from kv.replication.records import Record, Slots
+from kv.serving.rounds import SETTLING
 from postoffice.node import Role, node_id
 from van.errors import PsliteError
 from van.message import Message, Meta
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COPIES = "copies"  # the lane of what is done to copies
-SETTLING = "rounds"  # that of what may close rounds
 _TICK = 0.05  # seconds between two looks at what waits for the van's thread
+_LOOK = 1.0  # seconds between two looks whether there will be any
 
 
 class Replica:
@@ -58,7 +60,7 @@ class Replica:
         self.receivers: Receivers[Record] = Receivers()
         self.tasks: dict[int, Task] = {}
         self._mine: Slots | None = None
-        self._later: deque[tuple[Callable[[], None], threading.Event]] = deque()
+        self._later: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._thread = 0
         self._is_ticking = self._is_sweeping = False
 
@@ -116,14 +118,16 @@ class Replica:
         self._thread = threading.get_ident()
 
     def _in_van(self, call: Callable[[], None]) -> None:
-        """Have the van's thread make `call`, and wait for it."""
+        """Have the van's thread make `call`, and wait for it; what it raises is raised here."""
         if threading.get_ident() == self._thread:
             call()
             return
-        is_done = threading.Event()
-        self._later.append((call, is_done))
-        while not is_done.wait(1.0) and not self.office.is_stopped:
-            pass
+        done: Future[None] = Future()
+        self._later.append((call, done))
+        while not self.office.is_stopped:
+            if wait([done], _LOOK).done:
+                done.result()
+                return
 
     def _start_ticking(self) -> None:
         """Look after the logs from now on: without copies there is nothing to look at."""
@@ -151,9 +155,13 @@ class Replica:
             self._is_sweeping = True
             self.executor.submit(self._sweeping(), [COPIES])
         while self._later:
-            call, is_done = self._later.popleft()
-            call()
-            is_done.set()
+            call, done = self._later.popleft()
+            try:
+                call()
+            except Exception as error:  # raised where it is waited for
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
     def _sweeping(self) -> Turns[None]:
         try:

@@ -22,7 +22,8 @@ from kv.replication.orders import Orders
 from kv.replication.outgoing import Peer
 from kv.replication.protocol import PLACEMENT_APP, REPLICATION_APP, Said
 from kv.replication.records import Kind, Record
-from kv.replication.replica import COPIES, SETTLING
+from kv.replication.replica import COPIES
+from kv.serving.rounds import SETTLING
 from postoffice.customer import Customer
 from postoffice.node import SCHEDULER_ID, Role, node_name, role_and_rank
 from van.message import Message

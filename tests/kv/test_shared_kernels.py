@@ -18,6 +18,7 @@ class CacheFile:
 
     def __init__(self, folder: Path) -> None:
         self._cache_path = str(folder)
+        self.was_asked = False
 
     def _may(self, how: int) -> bool:
         with open(Path(self._cache_path) / LOCK, "ab") as other:
@@ -33,6 +34,7 @@ class CacheFile:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def load(self, key: object) -> tuple[bool, bool]:
+        self.was_asked = True
         return self._may(fcntl.LOCK_EX), self._may(fcntl.LOCK_SH)
 
 
@@ -52,6 +54,7 @@ def test_a_cache_that_cannot_be_locked_is_used_as_it_is(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError):  # its own
         file.load("key")
+    assert file.was_asked
 
 
 def test_a_kernel_that_cannot_be_kept_is_said_once_and_used(
@@ -80,8 +83,9 @@ def test_a_folder_without_locks_is_used_without(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OSError, match="No locks available"):  # its own look, which came this far
+    with pytest.raises(OSError, match="No locks available"):  # its own look
         file.load("key")
+    assert file.was_asked
 
 
 def test_kernels_share_their_cache() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postoffice.errors import ObserverError
+from postoffice.errors import ObserverError, PostofficeError
 from postoffice.head import SchedulerOffice
 from postoffice.node import Group, Node, Role
 from postoffice.observer import Observer
@@ -15,6 +15,10 @@ from van.loopback import LoopbackNetwork
 from van.message import Control, Message, Meta
 
 
+def refuse() -> None:
+    raise PostofficeError("not now; ask again")
+
+
 def watched_cluster(seed: int, look: object) -> None:
     """A scheduler, a server and a worker on a loopback network, and `look` beside them."""
     network = LoopbackNetwork(seed)
@@ -23,6 +27,7 @@ def watched_cluster(seed: int, look: object) -> None:
     def server(office: Postoffice) -> None:
         office.queries.offer("rows", lambda: {"user": 7})
         office.queries.offer("fault", lambda: 1 // 0)
+        office.queries.offer("refusal", refuse)
 
     def worker(office: Postoffice, number: int) -> None:
         office.start()
@@ -52,10 +57,15 @@ def test_an_observer_sees_the_cluster_and_asks_a_node(seed: int) -> None:
 def test_what_a_node_cannot_answer_is_an_error_that_says_why() -> None:
     def look(observer: Observer) -> None:
         (server,) = (node for node in observer.nodes() if node.role is Role.SERVER)
-        with pytest.raises(ObserverError, match=r"server 0 .*nothing of 'moon'.*fault, .*rows"):
+        with pytest.raises(
+            ObserverError, match=r"server 0 .*nothing of 'moon'.*fault, .*refusal, .*rows"
+        ):
             observer.ask(server, "moon")
         with pytest.raises(ObserverError, match="ZeroDivisionError"):
             observer.ask(server, "fault")
+        with pytest.raises(ObserverError, match=r"not now; ask again") as refused:
+            observer.ask(server, "refusal")
+        assert "PostofficeError" not in str(refused.value)  # the text says all
 
     watched_cluster(0, look)
 

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from postoffice.errors import ObserverError
 from pslite.capacity import PROCESSES_PER_CORE
 from pslite.commands import FILE, CommandSocket, ask_launcher, has_launcher
 from pslite.config import parse_job
 from pslite.growth import Growth
 from pslite.keyring import make_keys, names_of
+from pslite.scaling import scale
 from van.errors import ConfigError
 
 LIMIT = 30.0  # seconds; no answer should come near
@@ -129,6 +131,40 @@ def test_servers_are_started_up_to_the_number_that_is_wanted() -> None:
     assert started == [2]
     assert grows.servers == 2
     assert grows.grown(parse_job("")).cluster.servers == 3  # server 2 may not have left yet
+
+
+def test_who_only_checks_whether_there_can_be_more_changes_nothing() -> None:
+    grows, _ = growth()
+
+    assert grows.handle({"do": "check", "servers": 3}) == {"servers": 2}
+    with pytest.raises(ConfigError, match="expected 1 to 1024"):
+        grows.handle({"do": "check", "servers": 10**6})
+
+    assert grows.servers == 2
+    with pytest.raises(ConfigError, match="server 2 is none of 2"):
+        grows.handle({"do": "start", "rank": 2})
+
+
+class Refusing:
+    """Stands for an observer of a scheduler that does not want to."""
+
+    def scheduler(self, topic: str, wish: object = None) -> dict[str, Any]:
+        raise ObserverError(f"no {topic} to {wish}")
+
+
+def test_a_launcher_hears_of_more_servers_when_the_scheduler_has_agreed() -> None:
+    grows, _ = growth()
+    asked: list[Any] = []
+
+    def ask(command: dict[str, Any]) -> dict[str, Any]:
+        asked.append(command["do"])
+        return grows.handle(command)
+
+    with pytest.raises(ObserverError, match="no scale to 3"):
+        scale(Refusing(), 3, LIMIT, print, ask)  # type: ignore[arg-type]  (it asks for no more)
+
+    assert asked == ["check"]
+    assert grows.servers == 2
 
 
 @pytest.mark.parametrize(

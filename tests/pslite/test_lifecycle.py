@@ -506,3 +506,38 @@ def test_a_dispatcher_that_fails_when_the_workers_are_done_is_no_loss() -> None:
 
     assert life.is_over
     assert life.failure is None
+
+
+def test_a_dispatcher_is_not_started_again_while_the_cause_of_an_end_is_sought() -> None:
+    dispatcher = NodeName(Role.DISPATCHER, 0)
+    life = Lifecycle(
+        finish_timeout=30.0, grace=3.0, tolerance=Tolerance(dispatcher="restart", pause=0.1)
+    )
+    for name in (SCHEDULER, SERVER, dispatcher, *WORKERS):
+        life.started(name)
+    life.all_started(now=0.0)
+    life.exited(SCHEDULER, CONSEQUENCE, now=1.0)
+    assert life.phase is Phase.SEEKING
+
+    life.exited(dispatcher, 1, now=1.1)
+
+    assert life.take_due(now=1.5) == []
+    life.exited(WORKERS[0], 3, now=1.6)
+    assert life.failure == Failure(WORKERS[0], 3, "exit code 3")
+
+
+def test_a_dispatcher_that_was_started_again_takes_no_blame_for_what_comes_later() -> None:
+    dispatcher = NodeName(Role.DISPATCHER, 0)
+    life = Lifecycle(
+        finish_timeout=30.0, grace=3.0, tolerance=Tolerance(dispatcher="restart", pause=0.1)
+    )
+    for name in (SCHEDULER, SERVER, dispatcher, *WORKERS):
+        life.started(name)
+    life.all_started(now=0.0)
+    life.exited(dispatcher, -9, now=1.0)
+
+    life.exited(SCHEDULER, CONSEQUENCE, now=2.0)
+    life.tick(now=60.0)
+
+    assert life.failure is not None
+    assert life.failure.node == SCHEDULER

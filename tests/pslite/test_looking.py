@@ -167,6 +167,19 @@ def test_before_any_definition_it_says_so() -> None:
     assert table_stats({}) == "no table is defined yet"
 
 
+def test_a_run_folder_loses_the_reports_of_a_former_job_and_nothing_else(tmp_path: Path) -> None:
+    former = {"chaos.json", "chaos.jsonl", "dispatcher0.json", "dispatcher12.json"}
+    other = {"chaos.json5", "dispatchers.json", "dispatcher-notes.json", "cluster.json.mine"}
+    for name in former | other:
+        (tmp_path / name).write_text("{}")
+
+    RunDirectory(tmp_path).close()
+
+    left = {path.name for path in tmp_path.iterdir()}
+    assert not left & former
+    assert left >= other
+
+
 def test_a_job_is_found_by_its_folder_or_its_scheduler(tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path)
     folder.update(state="starting")

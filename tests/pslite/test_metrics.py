@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import urllib.request
 from urllib.error import HTTPError
@@ -115,6 +116,23 @@ def test_prometheus_is_answered_or_told_why_not() -> None:
                 urllib.request.urlopen(f"{place}/other", timeout=30)
             with pytest.raises(ConfigError, match="cannot listen"):
                 exporter("127.0.0.1", server.server_address[1], read)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_nobody_waits_for_one_who_connects_and_says_nothing() -> None:
+    with exporter("127.0.0.1", 0, lambda: "pslite_up 1\n") as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            place = ("127.0.0.1", int(server.server_address[1]))
+            url = f"http://127.0.0.1:{place[1]}/metrics"
+            with (
+                socket.create_connection(place),
+                urllib.request.urlopen(url, timeout=5) as answer,
+            ):
+                assert answer.read() == b"pslite_up 1\n"
         finally:
             server.shutdown()
             thread.join()
