@@ -72,9 +72,9 @@ class Conversation(ABC):
         key_deltas: str = "auto",
         piece: int | None = None,
         max_staleness: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        retry: Retry = Retry(),
         compression: Rules = NO_RULES,
-        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
+        balance: BalanceConfig = BalanceConfig(),
     ) -> None:
         self.office = office
         self._customer = Customer(TABLES_APP, 0, office, make_error=remote_error)

@@ -46,7 +46,7 @@ class LocalCluster:
         threads: bool = False,
         record: Callable[[Event], None] = lambda event: None,
         max_staleness: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        retry: Retry = Retry(),
     ) -> None:
         parts = threads_of(0) if threads else 1
         self.engine = Engine(num_workers, mode, seed, parts=parts, max_staleness=max_staleness)

@@ -90,10 +90,10 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         piece: int | None = None,
         may_move: bool = False,
         max_staleness: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        retry: Retry = Retry(),
         is_deterministic: bool = False,
         compression: Rules = NO_RULES,
-        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
+        balance: BalanceConfig = BalanceConfig(),
     ) -> None:
         self._mode, self._seed = Consistency.of(mode), seed
         super().__init__(

@@ -78,11 +78,11 @@ class LocalNodes:
         run_dir: Path | None = None,
         replicas: int = 0,
         server_threads: int = 0,
-        run: RunConfig = RunConfig(),  # noqa: B008 (it is frozen)
+        run: RunConfig = RunConfig(),
         compression: Rules = NO_RULES,
         dispatchers: int = 0,
         links: Links | None = None,
-        dispatcher: DispatcherConfig = DispatcherConfig(),  # noqa: B008 (it is frozen)
+        dispatcher: DispatcherConfig = DispatcherConfig(),
         dispatcher_app: Callable[[Postoffice], object] | None = None,
     ) -> None:
         if replicas not in (0, 1) or (replicas and servers < 2):

@@ -83,14 +83,14 @@ class Dispatcher:
         office: Postoffice,
         mode: str | Consistency = "async",
         seed: int = 1,
-        config: DispatcherConfig = DispatcherConfig(),  # noqa: B008 (it is frozen)
+        config: DispatcherConfig = DispatcherConfig(),
         threads: int = 0,
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         max_staleness: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008
+        retry: Retry = Retry(),
         may_move: bool = False,
-        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
+        balance: BalanceConfig = BalanceConfig(),
     ) -> None:
         self.office, self.config = office, config
         self.tables = KnownTables()

@@ -84,7 +84,7 @@ class Servers:
         key_cache: int = 64 << 20,
         key_deltas: str = "auto",
         max_staleness: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        retry: Retry = Retry(),
         seed: int = 1,
         copy_size: int = 0,
     ) -> None:

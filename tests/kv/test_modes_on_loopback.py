@@ -53,7 +53,7 @@ class Job:
         program: Program,
         servers: int = 2,
         max_staleness: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008 (it is frozen)
+        retry: Retry = Retry(),
         compression: Rules = NO_RULES,
     ) -> None:
         shape = ClusterShape(

@@ -72,8 +72,8 @@ class Tier(Replicated):
         seed: int,
         *,
         dispatchers: int = 2,
-        config: DispatcherConfig = DispatcherConfig(),  # noqa: B008 (it is frozen)
-        balance: BalanceConfig = BalanceConfig(),  # noqa: B008
+        config: DispatcherConfig = DispatcherConfig(),
+        balance: BalanceConfig = BalanceConfig(),
         slow: Mapping[int, float] | None = None,
         run_dir: Path | None = None,
         **chosen: Any,
