@@ -33,7 +33,7 @@ class VanConfig:
     shared_memory: NBytes = 1 << 30  # for what is sent to one peer of this host; 0: none
     handshake_timeout: Seconds = 5.0  # for a peer that connects to shake hands; then it is cut off
     half_open: int = 256  # peers that may be in their handshakes at once; others are turned away
-    spin: Seconds = 500e-6  # looking for a message before sleeping; 0: never
+    spin: Seconds = 500e-6  # looking for a message before sleeping, at most; 0: never
     resend: Literal["on", "off"] = "on"  # send again what nobody has answered; off: never
     resend_timeout: Seconds = 1.0  # until it goes again, at most: sooner where answers come soon
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import time
 from collections import Counter
 from typing import Any
@@ -24,7 +23,7 @@ from van.addresses import key_of, place_of, with_host, with_key, with_port_of
 from van.chunks import cut
 from van.codec import encode, join
 from van.config import VanConfig
-from van.cores import times_taken
+from van.cores import has_several_cores, times_taken
 from van.curve import Curve
 from van.drops import Drops
 from van.errors import AddressError, ConfigError, UnreachablePeerError, VanError
@@ -88,8 +87,8 @@ class Endpoints:
         self._lane_ends: Counter[str] = Counter()
         self._serials = itertools.count(1)
         # With one core the peer cannot answer while we look.
-        has_cores = len(os.sched_getaffinity(0)) > 1
-        self._spinning = Spinning(config.spin if has_cores else 0.0, times_taken)
+        spin = config.spin if has_several_cores() else 0.0
+        self._spinning = Spinning(spin, times_taken)
         self.wake = self._poller.wake
 
     # -- who is reached how ---------------------------------------------------------------
@@ -308,10 +307,12 @@ class Endpoints:
         looking = spinning.window(began)
         is_early = self._poller.wait(timeout, looking, _STAYS if looking else 0.0)
         if looking:
-            has_helped = is_early and bool(self._lane.ready or self._zmq.may_receive)
+            has_helped = bool(is_early and (self._lane.ready or self._zmq.may_receive))
             spinning.note_looked(began, time.monotonic(), has_helped)
         else:
             spinning.note_slept(time.monotonic())
+        if is_early is None:
+            spinning.note_idle()
 
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""

@@ -8,6 +8,7 @@ of who registered it.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from van.cores import on_this_core
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+_ALONE = 50e-6  # seconds of looking in which most find it; then the core is offered to others, too
 _MOST_EVENTS = 64  # of a round: epoll takes memory for as many; the others come in the next
 
 
@@ -44,7 +46,7 @@ class Poller:
         if self._acts.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def wait(self, timeout: float, looking: float = 0.0, staying: float = 0.0) -> bool:
+    def wait(self, timeout: float, looking: float = 0.0, staying: float = 0.0) -> bool | None:
         """Call what is ready, after at most `timeout` seconds of waiting for it.
 
         Args:
@@ -52,22 +54,23 @@ class Poller:
             looking: seconds of them in which it looks again and again before it sleeps.
             staying: seconds that it may sleep and still wakes on the same core.
         Returns:
-            Whether something was ready before it slept.
+            Whether something was ready before it slept; None: nothing was, for all that time.
         """
         poll = self._epoll.poll
         found = poll(0, _MOST_EVENTS) if looking or not timeout else ()
         if not found and looking:
             if looking > timeout:
                 looking = timeout
-            end = time.monotonic() + looking
-            while not found and time.monotonic() < end:
+            end = (began := time.monotonic()) + looking
+            while not found and (now := time.monotonic()) < end:
+                if now - began > _ALONE:
+                    os.sched_yield()  # it may be the peer who wants this core
                 found = poll(0, _MOST_EVENTS)
             timeout -= looking
         is_early = bool(found)
         if not found and timeout and staying:
             stay = min(timeout, staying)
-            with on_this_core():
-                found = poll(stay, _MOST_EVENTS)
+            found = on_this_core(lambda: poll(stay, _MOST_EVENTS))
             timeout -= stay
         if not found and timeout:
             found = poll(timeout, _MOST_EVENTS)
@@ -75,7 +78,7 @@ class Poller:
             act = self._acts.get(fd)
             if act is not None:  # an earlier act of this round may have unregistered it
                 act(events)
-        return is_early
+        return is_early if found else None
 
     def wake(self) -> None:
         """Make a `wait` under way return; any thread may call this."""

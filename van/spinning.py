@@ -4,6 +4,7 @@ To put a process to sleep and wake it again takes the kernel tens of microsecond
 finds its caches cold: together most of a small request on one host. Two processes that look instead
 need no waking, if each has a core. So it is tried, and goes on as long as it is worth while:
 
+- The last wait brought something. Who was woken by nothing but a timer talks with nobody.
 - Looks find what they look for, at least every second one. (Where answers take longer, looking only
   wastes time; not so where they take very long, as then it is a small part of it.)
 - It is not slower than without. Whether it is, is measured, from the end of a wait to that of the
@@ -17,7 +18,8 @@ waits that sleep for them are the slow ones; one is due at once when waits come 
 
 The two must have different cores, or looking keeps the other from running. The kernel parts two
 that are both busy, but it likes to wake a process on the core of the one that wakes it. So one who
-looks, and has to sleep all the same, stays on its core (`van.cores`).
+looks, and has to sleep all the same, stays on its core (`van.cores`); and after each look it offers
+the core to others (`van.poller`), who may be the one it waits for.
 
 Pure: no clock and no socket; times are arguments, and so is who counts.
 
@@ -82,6 +84,7 @@ class Spinning:
         self._ended = -1.0  # of the last wait: the first is since nobody knows when
         self._allowance = _ALLOWANCE
         self._losses = 0
+        self._is_idle = False  # the last wait ended without anything
         self._good = 0.0  # seconds from wait to wait when looking last proved good
         self._after, self._compare_at = _FIRST_AFTER, 0.0
         self._compare()
@@ -98,15 +101,24 @@ class Spinning:
 
     def window(self, now: float) -> float:
         """How many seconds the wait that begins at `now` should look; 0: sleep at once."""
-        return 0.0 if now < self._rests_until or self._sleeps else self._window
+        if now < self._rests_until or self._sleeps or self._is_idle:
+            return 0.0
+        return self._window
 
     def note_slept(self, now: float) -> None:
         """A wait that did not look has ended at `now`."""
-        if self._sleeps <= _SAMPLE:
-            self._slept.add(now - self._ended)
-        if self._sleeps:
-            self._sleeps -= 1
+        if self._is_idle:
+            self._is_idle = False
+        else:
+            if self._sleeps <= _SAMPLE:
+                self._slept.add(now - self._ended)
+            if self._sleeps:
+                self._sleeps -= 1
         self._ended = now
+
+    def note_idle(self) -> None:
+        """The last wait has ended since its time was up, and nothing had come."""
+        self._is_idle = True
 
     def note_looked(self, began: float, now: float, has_helped: bool) -> None:
         """A wait that looked has ended.

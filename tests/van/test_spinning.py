@@ -1,13 +1,19 @@
 """Looking before sleeping: as long as it helps and nobody else wants the core."""
 
+import contextlib
 import os
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from van.config import VanConfig
 from van.cores import on_this_core, times_taken
+from van.courier import ZmqVan
 from van.errors import ConfigError
+from van.poller import Poller
 from van.spinning import Spinning
 
 WINDOW = 1e-4
@@ -169,15 +175,170 @@ def test_a_window_of_nothing_never_looks() -> None:
     assert not any(spinning.window(now) for now in (0.0, 1.0, 1e9))
 
 
+def test_after_a_wait_without_anything_nobody_looks_until_something_comes() -> None:
+    waits = Waits(1e-4, 2e-4)
+    while not waits.once():
+        pass
+    assert waits.once()
+
+    waits.spinning.note_idle()
+
+    assert not waits.once()
+    assert waits.once(), "something has come"
+
+
+def test_sleeps_after_a_wait_without_anything_are_no_part_of_a_comparison() -> None:
+    waits = Waits(1e-4, 2e-4)
+
+    for _ in range(SAMPLE):
+        waits.spinning.note_idle()
+        assert not waits.once()
+
+    assert [waits.once() for _ in range(SAMPLE + 1)] == [False] * SAMPLE + [True]
+
+
+def test_who_looks_for_long_offers_the_core_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one it waits for may have been woken on that core, and would wait for the look to end."""
+    offers: list[float] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: offers.append(time.monotonic()))
+    poller = Poller()
+
+    began = time.monotonic()
+    is_early = poller.wait(5e-3, looking=4e-3)
+
+    assert is_early is None, "nothing came"
+    assert len(offers) > 10
+    assert offers[0] - began > 20e-6, "it comes soon, or not so soon"
+    offers.clear()
+    poller.wake()
+    assert poller.wait(5.0, looking=4e-3)
+    assert not offers
+    poller.close()
+
+
+def test_a_wait_that_sleeps_says_whether_something_came() -> None:
+    poller = Poller()
+
+    assert poller.wait(2e-3) is None
+    assert poller.wait(2e-3, looking=1e-4, staying=1e-3) is None
+    poller.wake()
+    assert poller.wait(5.0) is False
+    poller.close()
+
+
+def test_a_node_that_only_its_timers_wake_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    wait = Poller.wait
+
+    def noting(self: Poller, timeout: float, looking: float = 0.0, staying: float = 0.0) -> Any:
+        looks.append(looking)
+        return wait(self, timeout, looking, staying)
+
+    monkeypatch.setattr(Poller, "wait", noting)
+    van = ZmqVan(VanConfig(transport="tcp"), background=False)
+    van.bind("tcp://127.0.0.1:0")
+    van.connect(8, "tcp://127.0.0.1:9")
+    van._ends._spinning._sleeps = 0  # it looks from the start on
+    van.every(5e-3, lambda: None)
+
+    van.wait(lambda: False, 0.2)
+
+    van.close(0)
+    assert len(looks) > 10
+    assert sum(look > 0 for look in looks) < 5
+
+
 def test_within_a_thread_stays_on_its_core_and_then_may_use_all_again() -> None:
     before = os.sched_getaffinity(0)
 
-    with on_this_core():
-        within = os.sched_getaffinity(0)
+    within = on_this_core(lambda: os.sched_getaffinity(0))
 
     assert len(within) == 1
     assert within <= before
     assert os.sched_getaffinity(0) == before
+
+
+class Interrupted(KeyboardInterrupt):
+    """What a signal handler raises."""
+
+
+def alarm_in(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def test_no_interrupt_leaves_a_thread_on_one_core() -> None:
+    is_armed, count, before = False, 0, os.sched_getaffinity(0)
+
+    def strike(*_: object) -> None:
+        nonlocal is_armed, count
+        if is_armed:
+            is_armed, count = False, count + 1
+            raise Interrupted
+
+    former = signal.signal(signal.SIGALRM, strike)
+    try:
+        for number in range(30_000):
+            with contextlib.suppress(Interrupted):
+                is_armed = True
+                on_this_core(lambda n=number: alarm_in(1e-6 * (1 + n % 40)))  # type: ignore[misc]
+                is_armed = False
+            assert os.sched_getaffinity(0) == before
+    finally:
+        is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert count > 100
+
+
+@pytest.fixture
+def all_cores() -> Iterator[set[int]]:
+    """Those of this thread, which has them again afterwards."""
+    cores = os.sched_getaffinity(0)
+    yield cores
+    os.sched_setaffinity(0, cores)
+
+
+def test_cores_that_somebody_chooses_meanwhile_stay_chosen(all_cores: set[int]) -> None:
+    if len(all_cores) < 2:
+        pytest.skip("there is no other core to choose")
+
+    def choose() -> set[int]:
+        others = all_cores - os.sched_getaffinity(0)
+        os.sched_setaffinity(0, others)
+        return others
+
+    assert on_this_core(choose) == os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize("name", ["sched_getaffinity", "sched_setaffinity"])
+def test_where_a_sandbox_forbids_it_the_kernel_decides(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, name, forbid)
+
+    assert on_this_core(lambda: 7) == 7
+    assert VanConfig().spin > 0
+    ZmqVan(background=False).close()
+
+
+def test_on_a_core_that_is_not_known_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("van.cores._this_core", lambda: -1)
+    before = os.sched_getaffinity(0)
+
+    assert on_this_core(lambda: os.sched_getaffinity(0)) == before
+    assert os.sched_getaffinity(0) == before
+
+
+def test_what_the_kernel_does_not_tell_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("resource.getrusage", forbid)
+
+    assert times_taken()[1] == 0
 
 
 def test_how_often_the_core_was_taken_is_known_by_thread_and_never_falls() -> None:
