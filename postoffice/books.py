@@ -116,9 +116,13 @@ class Memory:
 
     @property
     def is_of_an_open_job(self) -> bool:
-        """Whether there is anything to go on with."""
+        """Whether there is anything to go on with.
+
+        A scheduler that ends in good order leaves nothing. One that was killed as the last node
+        had said goodbye may owe it the answer.
+        """
         phase = self._sections.get("membership", {}).get("phase")
-        return phase in (Phase.RUNNING.value, Phase.STOPPING.value)
+        return phase in (Phase.RUNNING.value, Phase.STOPPING.value, Phase.STOPPED.value)
 
     @property
     def last_incarnation(self) -> int:

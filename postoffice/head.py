@@ -108,7 +108,7 @@ class SchedulerOffice(Postoffice):
         self._keeper = Keeper(self._journal, books, is_new=memory is None)
         self._see(desk.view())
         if memory is not None:  # they may not know where this one is
-            self._send_replies(desk.tables())
+            self._send_replies(desk.tables() + desk.goodbyes(now))
 
     def _watch_return(self, now: float) -> bool:
         """Whether the former job's nodes have not spoken yet; if they never do, begin anew.
@@ -118,13 +118,16 @@ class SchedulerOffice(Postoffice):
         if self._resumed is None:
             return False
         if now - self._resumed >= (self.shape.heartbeat_timeout or _RETURN):
-            log.warning("no node of %r lives any more: a new job begins", self._journal)
-            self._resumed = None
-            for app in self.apps:
-                app.restore(None, [])
-            self.incarnation = self._membership.last_incarnation + 1
-            self._begin(None)
+            self._begin_anew()
         return True
+
+    def _begin_anew(self) -> None:
+        log.warning("no node of %r lives any more: a new job begins", self._journal)
+        self._resumed = None
+        for app in self.apps:
+            app.restore(None, [])
+        self.incarnation = self._membership.last_incarnation + 1
+        self._begin(None)
 
     @property
     def _tick_every(self) -> float:
@@ -230,10 +233,13 @@ class SchedulerOffice(Postoffice):
         patience = _LAST_GOODBYES if membership.failure or self._end else None
         self.van.wait(lambda: membership.phase is Phase.STOPPED, patience)
         if patience is None:
-            self.van.wait(lambda: not self._open_desk.is_needed(self.van.now()), _LAST_ANSWERS)
+            self.van.wait(self._may_go, _LAST_ANSWERS)
         if membership.failure is not None:
             raise ClusterStoppedError(membership.failure)
         self.raise_end()
+
+    def _may_go(self) -> bool:
+        return self._stopped or not self._open_desk.is_needed(self.van.now())
 
     def stop(self, failure: str | None = None) -> None:
         """End the cluster; any thread."""
@@ -346,9 +352,12 @@ class SchedulerOffice(Postoffice):
         if self._has_lost:
             return
         if self._resumed is not None:
-            if not self._is_known(meta):
+            is_over = self._membership.phase is Phase.STOPPED
+            if is_over and meta.control is Control.REGISTER and meta.reply_to:
+                self._begin_anew()
+            elif not self._is_known(meta):
                 return  # who registers says it again, when it is clear for which job
-            if meta.epoch >= self.epoch:  # it has heard of this scheduler, so it lives
+            elif meta.epoch >= self.epoch:  # it has heard of this scheduler, so it lives
                 self._resumed = None
         self._publish(self._open_desk.handle(message, self.van.now()))
         if self._membership.phase is Phase.STOPPED:

@@ -181,8 +181,12 @@ class Membership:
         """The process that came with `nonce` has ended: only its life is dead, if it has one."""
         if self.phase is Phase.GATHERING:
             self._gathering.forget(nonce)
-        for node in [n for n, its in self._nonces.items() if its == nonce]:
-            self.die(node, why, now)
+        for node in self.of_nonce(nonce):
+            self.die(node.id, why, now)
+
+    def of_nonce(self, nonce: int) -> list[Node]:
+        """The seats of the process that came with `nonce`: one, or none."""
+        return [self.nodes[node] for node, its in self._nonces.items() if its == nonce]
 
     def waiting_addresses(self) -> list[str]:
         """Where the nodes listen that have registered."""

@@ -22,6 +22,7 @@ from van.message import Control, Kind, Message, Meta
 log = logging.getLogger(__name__)
 
 _ECHO = 3.0  # seconds for a node to have an answer to its goodbye, asking again if need be
+_MOST_UNSEEN = 10_000  # lives that may lack it: anybody may claim to be one
 _NO_MAP = (
     "the scheduler was started again without a journal, so it does not know which server has which "
     "rows; set [cluster] journal where there are copies or servers come and go, and go on from a "
@@ -179,22 +180,27 @@ class SchedulerDesk:
         if isinstance(said, dict) and meta.sender in self.membership.nodes:
             self.statuses[meta.sender] = said
         self.membership.goodbye(meta.sender, failure if type(failure) is str else None, now)
-        return self._goodbye_done(meta, now)
+        return [("", self._goodbye_done(meta.sender, meta.incarnation, now))]
 
-    def _goodbye_done(self, meta: Meta, now: float) -> list[Reply]:
-        self._unseen[meta.sender, meta.incarnation] = now + _ECHO
-        answer = Meta(
-            recipient=meta.sender,
-            recipient_incarnation=meta.incarnation,
-            control=Control.GOODBYE_DONE,
-        )
-        return [("", Message(answer))]
+    def _goodbye_done(self, node: int, life: int, now: float) -> Message:
+        if len(self._unseen) >= _MOST_UNSEEN:
+            self._unseen = {key: until for key, until in self._unseen.items() if until > now}
+        if len(self._unseen) < _MOST_UNSEEN:
+            self._unseen[node, life] = now + _ECHO
+        answer = Meta(recipient=node, recipient_incarnation=life, control=Control.GOODBYE_DONE)
+        return Message(answer)
+
+    def goodbyes(self, now: float) -> list[Reply]:
+        """The answers to all who have gone: they may know no scheduler that lives to ask again."""
+        nodes = self.membership.nodes
+        gone = [nodes[node] for node in sorted(self.membership.gone)]
+        return [(n.address, self._goodbye_done(n.id, n.incarnation, now)) for n in gone]
 
     def goodbye_again(self, meta: Meta, now: float) -> list[Reply]:
         """A life that is over has not got the answer to its goodbye."""
         if not meta.reply_to or not self._told.is_fenced(meta.sender, meta.incarnation):
             return []
-        ((_, answer),) = self._goodbye_done(meta, now)
+        answer = self._goodbye_done(meta.sender, meta.incarnation, now)
         answer.meta.recipient = 0  # another life may have that id
         return [(meta.reply_to, answer)]
 
@@ -215,6 +221,8 @@ class SchedulerDesk:
             now: the time.
         """
         self._ended.add(nonce)
+        for node in self.membership.of_nonce(nonce):  # it waits for no answer any more
+            self._unseen.pop((node.id, node.incarnation), None)
         self.membership.end(nonce, why, now)
 
     # -- time -----------------------------------------------------------------------------------

@@ -262,6 +262,56 @@ def test_a_barrier_of_a_group_one_is_not_in_is_an_error_at_once() -> None:
     assert "worker 0 is not in" in reply.meta.body["error"]
 
 
+def stopped_desk() -> SchedulerDesk:
+    """All have said goodbye, each with its answer on the way."""
+    desk = SchedulerDesk(book(), 0.0, 60.0)
+    for request in ALL:
+        desk.membership.register(request)
+    for node in list(desk.membership.nodes.values()):
+        if node.id != SCHEDULER_ID:
+            desk.handle(said(Control.GOODBYE, node), 0.0)
+    assert desk.membership.phase is Phase.STOPPED
+    return desk
+
+
+def said(control: Control, node: Node) -> Message:
+    return Message(Meta(sender=node.id, incarnation=node.incarnation, control=control))
+
+
+def test_the_scheduler_is_needed_until_each_has_its_answer_or_can_wait_for_none() -> None:
+    desk = stopped_desk()
+    nodes = [n for n in desk.membership.nodes.values() if n.id != SCHEDULER_ID]
+    *others, ended, silent = nodes
+
+    for node in others:
+        desk.handle(said(Control.GOODBYE_SEEN, node), 1.0)
+    assert desk.is_needed(1.0)
+    desk.ended(desk.membership.nonce_of(ended.id), "has ended: killed by SIGKILL", 1.0)
+    assert desk.is_needed(1.0)
+    desk.handle(said(Control.GOODBYE_SEEN, silent), 1.0)
+
+    assert not desk.is_needed(1.0)
+    assert stopped_desk().is_needed(2.9)
+    assert not stopped_desk().is_needed(3.1)
+
+
+def test_goodbyes_of_lives_without_end_fill_no_memory() -> None:
+    desk = SchedulerDesk(book(), 0.0, 60.0)
+    for request in ALL:
+        desk.membership.register(request)
+    desk.membership.die(8, "was silent", 0.0)
+    desk.news(0.0)
+
+    for life in range(12_000):
+        forged = Meta(sender=8, incarnation=-life, reply_to="tcp://h:1", control=Control.GOODBYE)
+        desk.goodbye_again(forged, 0.0)
+
+    assert len(desk._unseen) <= 10_000
+    forged.incarnation = -20_000
+    desk.goodbye_again(forged, 4.0)
+    assert len(desk._unseen) == 1
+
+
 def test_missing_nodes_are_reported_in_time_and_then_end_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

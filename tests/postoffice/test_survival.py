@@ -29,7 +29,7 @@ from tests.postoffice.journals import MemoryJournal
 from tests.seeds import seeds
 from van.faults import FaultPlan, Faults
 from van.loopback import LoopbackNetwork
-from van.message import Message, Meta, answer_to
+from van.message import Control, Message, Meta, answer_to
 
 APP = 7
 SCHEDULER = "scheduler"
@@ -530,6 +530,77 @@ def test_a_cluster_rides_through_the_death_of_its_scheduler(seed: int) -> None:
     assert [number for number, _ in passed] == sorted(number for number, _ in passed)
     assert len(passed) == 24
     assert not cluster.app.seen.count(("died", 9))
+
+
+def kill_at_the_end(seed: int, *others: str) -> Cluster:
+    """The scheduler is killed when all have said goodbye and only worker 0 lacks the answer."""
+    cluster = Cluster(seed, 1, [lambda office: wait_for(office, 1.0)] * 2, faults=Faults(drop=1.0))
+    killed: list[float] = []
+
+    def kill() -> None:
+        assert cluster.head is not None
+        assert cluster.head.is_ending
+        cluster.kill_scheduler()
+        for name in others:
+            cluster.network.kill(name)
+        killed.append(cluster.network.now)
+
+    cluster.plan.hits = lambda meta: (
+        meta.control is Control.GOODBYE_DONE and meta.recipient == 9 and not killed
+    )
+    cluster.after(4.5, kill)
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_scheduler_killed_at_the_very_end_gives_the_last_answers_in_its_next_life(
+    seed: int,
+) -> None:
+    cluster = kill_at_the_end(seed)
+    cluster.after(5.5, cluster.restart_scheduler)
+
+    cluster.run()
+
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+    assert cluster.network.now < 11.0  # nobody waits for the nodes of a new job
+
+
+def test_a_scheduler_that_is_told_to_stop_gives_no_last_answers() -> None:
+    """The job's launcher has gone, say, and nobody may be left behind."""
+    cluster = Cluster(0, 1, [lambda office: wait_for(office, 1.0)], faults=Faults(drop=1.0))
+    cluster.plan.hits = lambda meta: meta.control is Control.GOODBYE_DONE
+    seen: list[bool] = []
+
+    def stop() -> None:
+        assert cluster.head is not None
+        cluster.head.stop("the launcher has ended")
+
+    cluster.after(2.0, stop)
+    cluster.after(2.5, lambda: seen.append(cluster.network.is_over("scheduler")))
+    cluster.run()
+
+    assert seen == [True]
+
+
+def test_a_new_job_begins_at_once_on_the_journal_of_one_that_was_killed_at_the_very_end() -> None:
+    cluster = kill_at_the_end(0, "worker 0")
+    began: list[float] = []
+
+    def program(office: Postoffice) -> None:
+        began.append(cluster.network.now)
+
+    def start_all() -> None:
+        cluster.programs[:] = [program] * 2
+        cluster.restart_scheduler()
+        cluster.start_server(0)
+        for rank in range(2):
+            cluster.start_worker(rank)
+
+    cluster.after(20.0, start_all)
+    cluster.run()
+
+    assert cluster.ends == dict.fromkeys(cluster.ends)
+    assert max(began) < 23.0
 
 
 @pytest.mark.parametrize("seed", seeds(20, 6))

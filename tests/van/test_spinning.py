@@ -166,7 +166,74 @@ def test_after_a_calm_time_the_first_rest_is_short_again() -> None:
 
     waits.looking, waits.helps = 1e-3, False
 
-    assert min(waits.rests(2)) <= 0.1
+    assert waits.rests(2) == [0.1, 0.1], "a comparison, and a first rest"
+
+
+def looks_until_it_sleeps(waits: Waits) -> int:
+    while not waits.once():
+        pass
+    count = 1
+    while waits.once():
+        count += 1
+    return count
+
+
+def test_after_a_rest_few_looks_in_vain_are_enough() -> None:
+    waits = Waits(1e-3, 1e-3, helps=False)
+
+    first, *later = [looks_until_it_sleeps(waits) for _ in range(3)]
+
+    assert first >= 100
+    assert later == [20, 20]
+
+
+def test_a_comparison_ends_early_where_looking_is_hopeless() -> None:
+    assert looks_until_it_sleeps(Waits(4e-3, 1e-4)) < 15
+    assert looks_until_it_sleeps(Waits(1.5e-4, 1e-4)) == SAMPLE
+
+
+def test_a_comparison_ends_early_where_others_want_the_core() -> None:
+    counts = iter(range(0, 10_000_000, 20))
+
+    assert looks_until_it_sleeps(Waits(1.5e-4, 1e-4, taken=lambda: (1, next(counts)))) == 8 + 24
+
+
+def test_a_hiccup_among_the_sleeps_makes_no_look_seem_good() -> None:
+    waits = Waits(1.6e-4, 1e-4)
+
+    for number in range(SAMPLE):
+        waits.sleeping = 4.9e-3 if number == 40 else 1e-4
+        assert not waits.once()
+    for _ in range(SAMPLE):
+        assert waits.once()
+
+    assert not waits.once(), "it compares once more"
+
+
+def test_comparisons_lost_now_and_then_are_not_added_up() -> None:
+    waits = Waits(1e-4, 2e-4)
+
+    for _ in range(4):
+        waits.looking = 3e-4  # the other side compares, too
+        assert looks_until_it_sleeps(waits) == SAMPLE
+        waits.looking, began = 1e-4, waits.now
+        while not waits.once():
+            pass
+        assert waits.now - began < 0.1, "that was no rest"
+        assert looks_until_it_sleeps(waits) > 1000
+
+
+def test_sleeps_of_those_who_were_idle_are_compared_with_nothing() -> None:
+    waits = Waits(1e-4, 6e-3)
+    for _ in range(2):
+        assert looks_until_it_sleeps(waits) == SAMPLE
+
+    waits.sleeping, began = 2e-4, waits.now
+    while not waits.once():
+        pass
+
+    assert waits.now - began < 0.1, "that was no rest"
+    assert all(waits.once() for _ in range(1000))
 
 
 def test_a_window_of_nothing_never_looks() -> None:
