@@ -55,7 +55,8 @@ from postoffice.view import ClusterView
 from van.buffers import Buffers
 from van.message import Flag, Message, Meta
 
-SHORT = 1 << 20  # floats that a request may move to be answered at once, one to three milliseconds
+SHORT = 1 << 18  # floats that a request may move to be answered at once, about a millisecond
+ALONE = 1 << 20  # likewise, where nothing else is there to be done
 LONG = 1 << 62  # likewise, more than any moves
 
 _STEP = int(Command.STEP)
@@ -125,7 +126,7 @@ class TableServer:
         self._give, self._error = answers.send, answers.error
         self.executor = Executor(threads, self._fail, "pslite server")
         self.failure: BaseException | None = None
-        self._short = SHORT if threads else LONG
+        self._short, self._alone = (SHORT, ALONE) if threads else (LONG, LONG)
         self.desk = Desk(
             SlotMap.even(max(1, office.shape.servers)),
             lambda: office.node_id,
@@ -287,6 +288,11 @@ class TableServer:
             self._send(message, answer)
         return True
 
+    @property
+    def _does_anybody_wait(self) -> bool:
+        """Whether there is other work for the thread that drives the van, which asks."""
+        return not self.executor.is_idle or self.office.van.has_more
+
     def _dispatch(self, message: Message) -> None:
         """Work on `message` now, or have it worked on."""
         meta = message.meta
@@ -300,9 +306,10 @@ class TableServer:
             lanes = self._lanes(meta)
             is_free = is_here and self.executor.is_free(lanes)
         # Looked at after the lanes: what a step costs is what the requests before it have left.
-        is_short = self._cost(message) <= self._short
+        cost = self._cost(message)
+        is_short = cost <= self._short
         turns = self._answering(message, handler)
-        if is_free and is_short:
+        if is_free and (is_short or (cost <= self._alone and not self._does_anybody_wait)):
             run_through(turns)
             return
         lanes = lanes or self._lanes(meta)

@@ -107,6 +107,10 @@ class ZmqVan:
     def is_driving(self) -> bool:
         return self._leader == threading.get_ident()
 
+    @property
+    def has_more(self) -> bool:
+        return self._ends.has_more
+
     def now(self) -> float:
         return time.monotonic()
 

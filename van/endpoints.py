@@ -314,6 +314,11 @@ class Endpoints:
         if is_early is None:
             spinning.note_idle()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether another message is known to be there."""
+        return bool(self._lane.ready) or self._zmq.has_more
+
     def next_message(self) -> Message | None:
         """A message that is there now, or None."""
         message = self._lane.next_message() if self._lane.ready else None

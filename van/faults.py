@@ -324,6 +324,7 @@ class FaultyVan:
     # Said once more for those who check types: `__getattr__` gives them.
     is_closed: bool
     is_driving: bool
+    has_more: bool
     address: str
     counts: Counter[str]
     now: Callable[[], float]

@@ -302,6 +302,10 @@ class LoopbackVan:
         self._network = network
         self._peers: dict[int, str] = {}
 
+    @property
+    def has_more(self) -> bool:
+        return False
+
     def now(self) -> float:
         return self._network.now
 

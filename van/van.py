@@ -43,6 +43,10 @@ class Van(Protocol):
     def is_driving(self) -> bool:
         """Whether the calling thread is the one that hands messages on: others depend on it."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether another message is known to be there; asked by the driving thread alone."""
+
     def now(self) -> float:
         """Seconds on this van's clock."""
 

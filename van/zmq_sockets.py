@@ -240,6 +240,11 @@ class ZmqSockets:
         self._is_torn = False  # a message may have been begun and not read to its end
         poller.register(self._router_fd, self._note_change)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a message, or a part of one, is there; asks ZeroMQ."""
+        return self.may_receive and bool(self._router.getsockopt(_EVENTS) & _POLLIN)
+
     def _note_change(self, events: int) -> None:
         self.may_receive = self._is_signalled = True
 

@@ -34,7 +34,7 @@ class Office:
 
     def __init__(self, workers: int = 2) -> None:
         self.shape = SimpleNamespace(workers=workers, servers=1, dispatchers=0)
-        self.van = SimpleNamespace(now=time.monotonic)
+        self.van = SimpleNamespace(now=time.monotonic, has_more=False)
         self.node_id, self.rank, self.name = 8, 0, "server 0"
         self.sent: list[Message] = []
         self.reached: set[int] = set()
@@ -127,7 +127,8 @@ class Served:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
-    monkeypatch.setattr(kv.table_server, "SHORT", MANY)  # floats: MANY keys are long here
+    for limit in ("SHORT", "ALONE"):  # floats: MANY keys are long here
+        monkeypatch.setattr(kv.table_server, limit, MANY)
     made: list[Served] = []
 
     def new(threads: int, mode: str = "async") -> Served:
@@ -156,6 +157,32 @@ def test_short_requests_of_others_are_answered_while_a_long_one_runs(
     served.opened.set()
     served.office.wait(lambda: (A, long) in served.office.answers())
     assert served.office.reached == {A}
+
+
+@pytest.mark.parametrize(
+    ("is_more_there", "is_busy", "is_at_once"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_a_middling_request_is_answered_at_once_where_nobody_waits_for_that_thread(
+    is_more_there: bool,
+    is_busy: bool,
+    is_at_once: bool,
+    serve: Callable[..., Served],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv.table_server, "ALONE", 15 * MANY)  # a key counts as 10 floats
+    served = serve(1)
+    served.office.van.has_more = is_more_there
+    if is_busy:
+        served.hold_long()
+        served.push(A, 2 * MANY)
+        assert served.arrived.wait(LIMIT)
+
+    middling = served.push(B)
+
+    assert (B in served.office.reached) == (not is_at_once), "who hands it over reaches B"
+    served.opened.set()
+    served.office.wait(lambda: (B, middling) in served.office.answers())
 
 
 def test_a_short_request_waits_for_a_chunk_of_a_long_one_at_most(
