@@ -30,6 +30,7 @@ from kv.dispatcher.way import (
     unfolding,
 )
 from kv.errors import KVError
+from kv.given import timeout_of
 from kv.keylists.sent import SentLists
 from kv.lines import Lines, server_ids
 from kv.placement import SlotMap
@@ -186,6 +187,11 @@ class Conversation(ABC):
 
     # -- requests --------------------------------------------------------------------------------
 
+    def _must_be_open(self) -> None:
+        """Raise KVError if this worker is closed: what it would wait for cannot come any more."""
+        if self._closed:
+            raise KVError("this worker is closed")
+
     def _servers(self) -> list[int]:
         """Node ids of who is asked about all: the servers that live, or the dispatcher."""
         self._adopt_map()
@@ -234,8 +240,7 @@ class Conversation(ABC):
             pull: takes the answers, if the request reads.
             writes: the entries, if it writes.
         """
-        if self._closed:
-            raise KVError("this worker is closed")
+        self._must_be_open()
         if self._cut_before or self._customer.astray:
             self._keep_order()
         lines = self.lines()
@@ -308,14 +313,16 @@ class Conversation(ABC):
         """Return when every server has answered.
 
         Raises:
+            SettingError: `timeout` is no number.
             KVError: what a server's handler raised, naming table and node.
             RequestTimeoutError: not all have answered after `timeout` seconds.
             ClusterStoppedError: the cluster ended.
         """
-        self._customer.wait(request, timeout)
+        self._customer.wait(request, timeout_of(timeout))
 
     def customer_of(self, app: int) -> Customer:
         """This worker's end of its conversation with another application of the servers."""
+        self._must_be_open()
         if app not in self._others:
             self._others[app] = Customer(app, 0, self.office, make_error=remote_error)
         return self._others[app]
@@ -350,8 +357,7 @@ class Conversation(ABC):
             before: pushes that the servers must have had first.
             take: called with each answer.
         """
-        if self._closed:
-            raise KVError("this worker is closed")
+        self._must_be_open()
         clocks: tuple[Clock, ...] = tuple((table.id, self._steps, ()) for table in tables)
         through = bool(servers) and is_dispatcher(servers[0])
         with self._customer.sending() as made:

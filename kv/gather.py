@@ -18,6 +18,7 @@ from postoffice.customer import Customer
 from postoffice.node import Role, node_id, role_and_rank
 from postoffice.postoffice import Postoffice
 from postoffice.view import ClusterView
+from van.codec import DTYPES
 from van.errors import UnreachablePeerError
 from van.message import Flag, Message, Meta, answer_to
 
@@ -52,8 +53,10 @@ class Gatherer:
         """The values of all workers by rank, at rank 0; None elsewhere.
 
         Raises:
-            KVError: a worker has finished without its part.
+            KVError: a worker has finished without its part; or `value` is made of other types than
+                msgpack's and NumPy arrays, and this call counts for nothing.
         """
+        value = sendable(value)
         number, self._count = self._count, self._count + 1
         while (head := self._collector()) != self._office.node_id:
             try:
@@ -130,6 +133,53 @@ class Gatherer:
         node = new.nodes.get(head)
         if node is not None and life and node.incarnation != life:
             self._give(number, value, head)
+
+
+def sendable(value: Any) -> Any:
+    """`value` if it can travel; its arrays are not copied.
+
+    Raises:
+        KVError: it is made of other types than msgpack's and NumPy arrays.
+    """
+    try:
+        return _checked(value)
+    except RecursionError:
+        raise KVError(
+            "a value that contains itself, or is nested too deep, cannot be sent"
+        ) from None
+
+
+def _checked(value: Any) -> Any:
+    if value is None or isinstance(value, bool | float | bytes):
+        return value
+    if isinstance(value, str) and _is_text(value):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.newbyteorder("<") in DTYPES:
+        return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item() if value.itemsize <= 8 else float(value)
+    if isinstance(value, list | tuple):
+        return [_checked(part) for part in value]
+    if isinstance(value, dict) and value.keys() != {_ARRAY}:
+        for key in value:
+            if not isinstance(key, bool | int | float | str | bytes | None):
+                raise KVError(f"a key that is a {type(key).__name__} cannot be sent: {key!r}")
+        return {_checked(key): _checked(part) for key, part in value.items()}
+    what = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise KVError(
+        f"a value of type {what} cannot be sent ({repr(value)[:100]}); use plain Python values, "
+        f"integers of 64 bits at most, or arrays of numbers"
+    )
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
 
 
 def _pack(value: Any, arrays: list[NDArray[Any]]) -> Any:

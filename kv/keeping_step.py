@@ -113,6 +113,7 @@ class KeepsStep(Conversation):
 
         The step counts all the same.
         """
+        self._must_be_open()
         if self._has_rounds:
             # A push that is under way, or must be sent again, belongs before the step's end.
             if (self._may_move or self.office.view.map_version) and not self.way.is_open:
@@ -177,12 +178,14 @@ class KeepsStep(Conversation):
 
     def barrier(self, name: str = "") -> None:
         """Return when all workers have come here and their pushes are answered."""
+        self._must_be_open()
         self._customer.wait_all()
         self._change_way()
         self.office.barrier(Group.WORKERS, name)
 
     def gather(self, value: Any) -> list[Any] | None:
         """Collect a value of each worker at rank 0; see `kv.protocols.Worker.gather`."""
+        self._must_be_open()
         return self._gatherer.gather(value)
 
     def shards(

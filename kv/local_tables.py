@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from kv.engine import Engine, Write
 from kv.engine_table import Described, Table
 from kv.executor import run_through
+from kv.given import since_of
 from kv.keylist import as_keys, as_values, checked_out, prepare
 from kv.protocols import Request
 from kv.spec import TableSpec
@@ -140,10 +141,10 @@ class LocalSparseTable:
     def pull_changed(self, since: Version | None = None) -> Changed:
         """Rows that changed after `since`; see `kv.tables.RemoteSparseTable.pull_changed`."""
         table = self._owner.engine.table(self._number)
-        until, start = table.store.versions, 0
+        known, until, start = since_of(since, self.name), table.store.versions, 0
         keys, values = [np.empty(0, np.uint64)], [np.empty((0, self.dim), np.float32)]
         while start >= 0:
-            found = table.changed(start, BATCH, (since or {}).get(0), until)
+            found = table.changed(start, BATCH, known.get(0), until)
             keys.append(found[0])
             values.append(found[1])
             start = found[2]

@@ -18,6 +18,8 @@ from kv.defining import DefinesTables
 from kv.engine import Engine
 from kv.engine import Write as EngineWrite
 from kv.errors import KVError, NonFiniteError, VersionMismatchError, WouldWaitError
+from kv.gather import sendable
+from kv.given import clipping_of, reads_of, steps_ahead, timeout_of, weight_of, writes_of
 from kv.leases.client import LocalLeases
 from kv.leases.pieces import DataSet
 from kv.leases.reader import Shards
@@ -67,7 +69,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     ) -> list[NDArray[np.float32]]:
         """Pull from several tables; answers in the order of `reads`."""
         answers = []
-        for read in reads:
+        for read in reads_of(reads):
             if isinstance(read, tuple):
                 answers.append(_sparse(read[0]).pull(read[1], create=create))
             else:
@@ -81,7 +83,8 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
 
         At once, as a server would answer, unless the mode has that step wait.
         """
-        if not self._may_pull(reads, self._steps + steps):
+        reads = reads_of(reads)
+        if not self._may_pull(reads, self._steps + steps_ahead(steps)):
             return LocalAhead(lambda: self.pull_many(reads, create=create))
         mine, self._bases = self._bases, {}
         try:
@@ -98,7 +101,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
     def _may_pull(self, reads: Sequence[Read], step: int) -> bool:
         """Whether a pull for that step is answered now."""
         engine = self._open_engine()
-        tables = [read[0] if isinstance(read, tuple) else read for read in reads]
+        tables = [_sparse(read[0]) if isinstance(read, tuple) else _dense(read) for read in reads]
         numbers = [engine.number_of(table.name) for table in tables]
         return all(engine.may_pull(number, self._rank, step) for number in numbers)
 
@@ -125,6 +128,9 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         clipping: Clipping | None = None,
     ) -> Request:
         """Push to several tables; if one of the writes is refused, none is made."""
+        writes, clipping = writes_of(writes), clipping_of(clipping)
+        for write in writes:
+            _ = _sparse(write[0]) if len(write) == 3 else _dense(write[0])
         if clipping is not None:
             writes = self._clipped(writes, clipping)
         prepared = []
@@ -146,13 +152,14 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
     ) -> list[NDArray[np.float32]]:
         """`push_many` and then `pull_many` of the same."""
+        writes = writes_of(writes)
         self.push_many(writes, weight=weight)
         return self.pull_many([write[:-1] if len(write) == 3 else write[0] for write in writes])
 
     def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
         """How stale the pushes to the table were, see `kv.protocols.Worker.staleness`."""
         engine = self._open_engine()
-        return engine.table(engine.number_of(table.name)).staleness.report()
+        return engine.table(engine.number_of(_own(table).name)).staleness.report()
 
     def set_lr(self, table: SparseTable | DenseTable, lr: float) -> None:
         """From the next update on the learning rate of the table's optimiser is `lr`.
@@ -161,7 +168,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
             SettingError: it is no finite number of 0 or more.
         """
         engine = self._open_engine()
-        engine.set_lr(engine.number_of(table.name), learning_rate(table.name, lr))
+        engine.set_lr(engine.number_of(_own(table).name), learning_rate(table.name, lr))
 
     def wait(self, request: Request, timeout: float | None = None) -> None:
         """Return at once: a local push is done when it returns.
@@ -169,8 +176,9 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
         Raises:
             KVError: this worker made no such request.
         """
-        if not 0 < request <= self._requests:
-            raise KVError(f"worker {self._rank} made no request {request}")
+        timeout_of(timeout)
+        if type(request) is not int or not 0 < request <= self._requests:
+            raise KVError(f"worker {self._rank} made no request {request!r}")
 
     @property
     def steps(self) -> int:
@@ -316,6 +324,7 @@ class LocalWorker(DefinesTables[LocalSparseTable, LocalDenseTable]):
 
     def push_prepared(self, writes: Sequence[EngineWrite], weight: float = 1.0) -> Request:
         """What tables call: pushes of strictly increasing keys, all or none."""
+        weight = weight_of(weight)
         engine, waits = self._open_engine(), self._cluster.retry.waits(self._chance)
         bases = [self._bases.get(number, -1) for number, *_ in writes]
         while True:
@@ -370,6 +379,12 @@ class LocalAhead:
         """Nothing is under way."""
 
 
+def _own(table: Any) -> LocalSparseTable | LocalDenseTable:
+    if not isinstance(table, LocalSparseTable | LocalDenseTable):
+        raise KVError(f"{table!r} is not a table of this cluster")
+    return table
+
+
 def _sparse(table: Any) -> LocalSparseTable:
     if not isinstance(table, LocalSparseTable):
         raise KVError(f"(table, keys) needs a sparse table of this cluster, not {table!r}")
@@ -388,14 +403,14 @@ def plain(value: Any) -> Any:
     Raises:
         KVError: it is made of other types than msgpack's and NumPy arrays.
     """
-    if value is None or isinstance(value, bool | int | float | str | bytes):
-        return value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+    return _copied(sendable(value))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
         return value.copy()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+    if isinstance(value, list):
+        return [_copied(part) for part in value]
     if isinstance(value, dict):
-        return {plain(key): plain(part) for key, part in value.items()}
-    raise KVError(f"a {type(value).__name__} cannot be sent; use plain Python values or arrays")
+        return {key: _copied(part) for key, part in value.items()}
+    return value

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from kv.clipping import Clipping
 from kv.compressing import CodedWrite
 from kv.compression.settings import NO_RULES, Rules
@@ -22,10 +20,9 @@ from kv.consistency.staleness import together
 from kv.cutting import Cut, cut_keys
 from kv.defining import DefinesTables
 from kv.dispatcher.balance_config import BalanceConfig
-from kv.dispatcher.way import (
-    unfolded,
-)
+from kv.dispatcher.way import unfolded
 from kv.errors import NonFiniteError, SettingError
+from kv.given import clipping_of, reads_of, steps_ahead, weight_of, writes_of
 from kv.keeping_step import KeepsStep
 from kv.keylists.merged import MergedLists
 from kv.keylists.signature import signature_of
@@ -36,7 +33,7 @@ from kv.pulling import DenseRead, Pull, Reading, SparseRead
 from kv.pushing import DenseWrite, SparseWrite, Writing
 from kv.question import Question
 from kv.retrying import Retry
-from kv.settings import GREATEST, learning_rate
+from kv.settings import learning_rate
 from kv.spec import TableSpec
 from kv.table_protocol import Command, table_id
 from kv.tables import (
@@ -140,7 +137,7 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         self, reads: Sequence[Read], *, create: bool = True, priority: int = 0
     ) -> list[Values]:
         """Pull from many tables in one request per server; answers in the order of `reads`."""
-        return self.pull_wanted([wanted_of(read) for read in reads], create, priority)
+        return self.pull_wanted([wanted_of(read) for read in reads_of(reads)], create, priority)
 
     def pull_wanted(self, wanted: Sequence[Wanted], create: bool, priority: int) -> list[Values]:
         """What tables call: read what they have prepared."""
@@ -180,7 +177,7 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
             raise SettingError("prefetch in a job with [run] deterministic", problem)
         if self._changing is not None:
             self._change_way()
-        wanted = [wanted_of(read).unique() for read in reads]
+        wanted = [wanted_of(read).unique() for read in reads_of(reads)]
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority, is_quiet=True)
         place = self._prefetch_place(wanted, create)
@@ -193,8 +190,9 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         self, reads: Sequence[Read], *, steps: int = 1, create: bool = True, priority: int = 0
     ) -> PulledAhead:
         """Start a pull for the step that is `steps` after this one; see `kv.protocols.Worker`."""
+        steps = steps_ahead(steps)
+        given = [wanted_of(read) for read in reads_of(reads)]
         self._change_way()
-        given = [wanted_of(read) for read in reads]
         wanted = [read.unique() for read in given]
         pull = Pull([self._read(read) for read in wanted])
         request = self._start(pull, wanted, create, priority, is_quiet=True, ahead=steps)
@@ -252,8 +250,10 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         clipping: Clipping | None = None,
     ) -> Request:
         """Push to many tables in one request per server. The caller's arrays may change after."""
+        writes, clipping = writes_of(writes), clipping_of(clipping)
         try:
             if clipping is not None:
+                _wanted_by(writes)  # whether they can be written at all
                 writes = clipping.clipped(writes)
             if self._changing is not None:
                 self._change_way()
@@ -273,6 +273,7 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         self, writes: Sequence[Write], *, weight: float = 1.0, priority: int = 0
     ) -> list[Values]:
         """`push_many` and then `pull_many` of the same, in one request per server."""
+        writes = writes_of(writes)
         return self.push_pull_wanted(_wanted_by(writes), writes, weight, priority)
 
     def push_pull_wanted(
@@ -302,13 +303,12 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         priority: int,
         pull: Pull | None = None,
     ) -> Request:
-        if not isinstance(weight, (int, float, np.number)) or not 0 <= weight <= GREATEST:
-            raise SettingError("push", f"weight must be a finite number, 0 or more, not {weight!r}")
+        weight = weight_of(weight)
         entries = [
             self._gradients(read, read.values_of(write[-1]))
             for read, write in zip(wanted, writes, strict=True)
         ]
-        body: dict[str, Any] = {} if weight == 1.0 else {"weight": float(weight)}
+        body: dict[str, Any] = {} if weight == 1.0 else {"weight": weight}
         if self._stale is not None and self._stale.retry.most:
             body["again"] = True
         question = Question(
@@ -388,7 +388,8 @@ class RemoteWorker(KeepsStep, DefinesTables[RemoteSparseTable, RemoteDenseTable]
         Raises:
             SettingError: `lr` is no finite number of 0 or more.
         """
-        self.ask_all(Command.SET_LR, [own_table(table)], {"lr": learning_rate(table.name, lr)})
+        own = own_table(table)
+        self.ask_all(Command.SET_LR, [own], {"lr": learning_rate(own.name, lr)})
 
     def staleness(self, table: SparseTable | DenseTable) -> dict[str, int]:
         """How stale the pushes to the table were, see `kv.protocols.Worker.staleness`."""

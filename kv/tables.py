@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from kv.cutting import Cut, cut_blocks
 from kv.dense import BlockShare, shares_of
 from kv.errors import KeyListError, KVError
+from kv.given import since_of
 from kv.kernels.jit import frozen
 from kv.keylist import KeyList, as_keys, as_values, checked_out
 from kv.protocols import Read, Request, Write
@@ -178,11 +179,12 @@ class RemoteSparseTable(Table):
         Rows that change meanwhile may be missing here: the next call has them. That rows are gone
         is not told. A server that `since` does not know tells all of its rows.
         """
+        known = since_of(since, self.name)
         keys, values = [np.empty(0, np.uint64)], [np.empty((0, self.dim), np.float32)]
         version: dict[int, tuple[int, ...]] = {}
         for server in self.worker.office.members(Role.SERVER):
             rank = role_and_rank(server)[1]
-            some_keys, some_values, version[rank] = self._changed(server, (since or {}).get(rank))
+            some_keys, some_values, version[rank] = self._changed(server, known.get(rank))
             keys += some_keys
             values += some_values
         all_keys, all_values = np.concatenate(keys), np.concatenate(values)

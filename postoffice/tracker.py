@@ -252,9 +252,10 @@ class Tracker:
             PsliteError: what a handler raised on another node.
             ClusterStoppedError: the cluster ended.
         """
-        request = self._requests.get(timestamp)
+        is_number = type(timestamp) is int
+        request = self._requests.get(timestamp) if is_number else None
         if request is None:
-            if type(timestamp) is not int or not 0 <= timestamp < self._next:
+            if not is_number or not 0 <= timestamp < self._next:
                 raise PostofficeError(f"{self.postoffice.name} made no request {timestamp!r}")
             return None
         if not request.is_done and not self.postoffice.wait(

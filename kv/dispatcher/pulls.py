@@ -9,6 +9,7 @@ from typing import Any
 
 from kv.consistency.progress import Progress
 from kv.dispatcher.answering import Answers
+from kv.dispatcher.folding import FoldedRead, is_folded
 from kv.dispatcher.known_tables import KnownTables
 from kv.dispatcher.packing import Packing
 from kv.dispatcher.reading import Reader
@@ -64,6 +65,7 @@ class Pulls:
         """
         meta = message.meta
         tables = self._tables.of(meta)
+        folded = None if is_folded(tables) else FoldedRead(tables, keys)
         step = max((step for _, step, _ in meta.clocks), default=0)
         rank = role_and_rank(meta.sender)[1]
         self._counts["pulls"] += 1
@@ -77,6 +79,7 @@ class Pulls:
             if error is not None:
                 self._answers.fail(message, error, said)
             else:
+                values = values if folded is None else folded.unfolded(values)
                 answer = Message(answer_to(meta, clocks=clocks), list(values))
                 self._packing.pack(answer, tables)
                 self._answers.answer(message, answer)
@@ -84,5 +87,7 @@ class Pulls:
         # Where nobody waits for a worker, rounds close without it.
         may_share = meta.cmd == Command.PULL and not self._progress.finished[rank]
         pushed = self.pushed_at.get(rank, -math.inf)
-        pull = WorkerPull(tables, keys, rank, step, create, meta.priority)
+        named = tables if folded is None else folded.tables
+        wanted = keys if folded is None else folded.keys
+        pull = WorkerPull(named, wanted, rank, step, create, meta.priority)
         self._reader.read(pull, done, may_share, pushed)

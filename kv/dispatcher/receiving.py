@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kv.dispatcher.folding import folded_parts, is_folded
 from kv.dispatcher.known_tables import KnownTable
 from kv.errors import KVError, ValueShapeError
 from kv.table_messages import next_array, no_more
@@ -61,13 +62,13 @@ class Shard:
         return self.message.nbytes
 
 
-def received(message: Message, tables: Sequence[KnownTable]) -> Shard:
-    """The push as a shard; its key lists are complete.
+def parts_of(message: Message, tables: Sequence[KnownTable]) -> list[tuple[Keys | None, Values]]:
+    """What a push brings, as it names it; its key lists are complete.
 
     Raises:
         KVError, ValueShapeError: it is not as the protocol says.
     """
-    meta, arrays = message.meta, iter(message.arrays)
+    arrays = iter(message.arrays)
     parts: list[tuple[Keys | None, Values]] = []
     for table in tables:
         keys = None if table.is_dense else _checked_keys(table, next_array(arrays))
@@ -79,18 +80,29 @@ def received(message: Message, tables: Sequence[KnownTable]) -> Shard:
             raise ValueShapeError(table.spec.name, problem)
         parts.append((keys, values))
     no_more(arrays)
+    return parts
+
+
+def received(message: Message, tables: Sequence[KnownTable]) -> Shard:
+    """The push as a shard, in which each table stands once; errors as for `parts_of`."""
+    meta, parts = message.meta, parts_of(message, tables)
     steps = {step for _, step, _ in meta.clocks}
     if len(steps) > 1:
         raise KVError(f"one push belongs to one step, not to {sorted(steps)}")
     body = meta.body or {}
+    names, rests = tuple(table.id for table in tables), int(body.get("rest", 0))
+    if not is_folded(names):
+        if set(names[:rests]) & set(names[rests:]):
+            rests = 0  # a table of which another push begins here counts
+        names, parts = folded_parts(names, parts)
     return Shard(
         message,
         role_and_rank(meta.sender)[1],
         steps.pop() if steps else 0,
-        tuple(table.id for table in tables),
+        names,
         parts,
         float(body.get("weight", 1.0)),
-        int(body.get("rest", 0)),
+        rests,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kv.consistency.settings import Consistency
 from kv.dispatcher.known_tables import KnownTables
-from kv.dispatcher.receiving import received
+from kv.dispatcher.receiving import parts_of
 from kv.dispatcher.refusing import Error
 from kv.dispatcher.upstream import Servers
 from kv.dispatcher.way import folded
@@ -101,7 +101,7 @@ class Relay:
         (table,) = self._tables.of(meta)
         ((_, step, _),) = meta.clocks
         if meta.cmd == Command.ASSIGN:
-            ((keys, values),) = received(message, [table]).parts
+            ((keys, values),) = parts_of(message, [table])
         else:
             (keys,), values = message.arrays, None
         rank = role_and_rank(meta.sender)[1]

@@ -14,7 +14,7 @@ from kv.dispatcher.buffers import Pairs
 from kv.dispatcher.hotkeys import masks_of
 from kv.dispatcher.known_tables import KnownTables
 from kv.dispatcher.pulls import Pulls
-from kv.dispatcher.receiving import Keys, Shard, received
+from kv.dispatcher.receiving import Keys, Shard, parts_of
 from kv.dispatcher.refusing import Error
 from kv.dispatcher.resolving import resolve
 from kv.dispatcher.upstream import Servers
@@ -113,8 +113,9 @@ class Sending:
         if error is not None:
             self._answers.fail(message, error, said)
         elif message.meta.cmd == Command.PUSH_PULL:
-            # Of the message: hot rows that went ahead are in no part of this shard.
-            parts = received(message, self._tables.of(message.meta)).parts
+            # Of the message: hot rows that went ahead are in no part of this shard, and a table
+            # that it names twice stands there once.
+            parts = parts_of(message, self._tables.of(message.meta))
             self._pulls.ask(message, [keys for keys, _ in parts], True)
         else:
             clocks = self._servers.versions.clocks(shard.tables)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kv.errors import KVError
 from kv.leases.pieces import DataSet, Piece
 from kv.leases.protocol import LEASES_APP, Command
 from kv.leases.reader import Reading
@@ -94,6 +95,8 @@ class RemoteLeases:
                 self._customer.forget(request)
 
     def _send(self, command: Command, body: dict[str, Any], *, is_awaited: bool = False) -> int:
+        if self._office.van.is_closed:  # an iteration outlives its worker
+            raise KVError("this worker is closed")
         finish = _body_of_first if is_awaited else None
         request = self._customer.new_request([SCHEDULER_ID], finish)
         meta = Meta(

@@ -14,7 +14,8 @@ from typing import Any
 
 from kv.errors import LeaseError
 
-MOST = 1 << 62
+MOST = 1 << 62  # records of all epochs together
+MOST_SPANS = 200_000  # epochs times parts: the scheduler has all of them in memory
 LONGEST_NAME = 200
 
 
@@ -41,6 +42,12 @@ class DataSet:
             value = getattr(self, key)
             if type(value) is not int or not low <= value <= MOST:
                 raise LeaseError(f"{key} of {self.name} is a whole number >= {low}, not {value!r}")
+        if self.epochs * self.parts > MOST_SPANS or self.epochs * self.records > MOST:
+            raise LeaseError(
+                f"{self.name}: {self.epochs} epochs of {self.records} records in {self.parts} "
+                f"part(s) are more than the job can keep account of ({MOST_SPANS} epochs times "
+                f"parts, {MOST} records); read fewer epochs, each so many under a name of its own"
+            )
 
     def pack(self) -> dict[str, Any]:
         """As msgpack and JSON types."""

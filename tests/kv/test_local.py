@@ -200,7 +200,7 @@ def test_the_callers_arrays_may_change_after_a_push() -> None:
         (lambda w, t, d: w.wait(77), KVError, "worker 0 made no request 77"),
         (lambda w, t, d: w.pull_many([(d, [1])]), KVError, "needs a sparse table"),
         (lambda w, t, d: w.pull_many([t]), KVError, "needs a dense table"),
-        (lambda w, t, d: w.gather(object()), KVError, "a object cannot be sent"),
+        (lambda w, t, d: w.gather(object()), KVError, "a value of type object cannot be sent"),
         (lambda w, t, d: LocalCluster(2).worker(2), RankError, "no worker 2"),
     ],
 )
