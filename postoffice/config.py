@@ -9,6 +9,8 @@ from postoffice.failure import DispatcherFailure, FailurePolicy, ServerFailure, 
 from van.errors import ConfigError
 from van.quantities import Seconds
 
+MAX_WORKERS = 1 << 16  # more than one scheduler can serve
+SHORTEST_BEAT = 0.01  # seconds
 MAX_SERVERS = 1024  # one slot of the key space each
 
 
@@ -44,7 +46,7 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         split_address(self.scheduler)
         _check("servers", 1 <= self.servers <= MAX_SERVERS, self.servers, f"1 to {MAX_SERVERS}")
-        _check("workers", self.workers >= 1, self.workers, "1 or more")
+        _check("workers", 1 <= self.workers <= MAX_WORKERS, self.workers, f"1 to {MAX_WORKERS}")
         _check("host", bool(self.host), self.host, "a host name or address")
         is_place = self.advertise not in ("0.0.0.0", "::", "*")
         _check("advertise", is_place, self.advertise, "a host others reach; use bind to listen")
@@ -63,7 +65,7 @@ class ClusterConfig:
 
     def _check_times(self) -> None:
         interval, timeout = self.heartbeat_interval, self.heartbeat_timeout
-        _check("heartbeat_interval", interval > 0, interval, "more than 0s")
+        _check("heartbeat_interval", interval >= SHORTEST_BEAT, f"{interval:g}s", "10ms or more")
         least = max(1.0, 2 * interval)
         _check(
             "heartbeat_timeout",

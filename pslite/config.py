@@ -196,8 +196,10 @@ def _read_fields(name: str, owner: type[Any], entries: Mapping[str, Entry]) -> d
                 value = parse_value(entry.text, annotations[base])
             except ValueError as error:
                 raise ConfigError(str(error), file=entry.origin, section=name, key=key) from None
-            if value is not None:
-                values.setdefault(places[0], {})[key] = value
+            if value is None:
+                problem = f"needs a value; without this line {base} is there as everywhere else"
+                raise ConfigError(problem, file=entry.origin, section=name, key=key)
+            values.setdefault(places[0], {})[key] = value
             continue
         if key not in annotations:
             problem = (

@@ -8,6 +8,8 @@ from typing import Literal
 from van.errors import ConfigError
 from van.quantities import NBytes, Seconds
 
+_MOST_WAITING = 1_000_000  # ZeroMQ has 31 bits for such numbers
+_SHORTEST_RESEND = 0.01  # seconds; sooner no answer can be there
 LONGEST_SPIN = 10e-3  # seconds; whoever looks keeps a core from all others meanwhile
 
 
@@ -39,30 +41,28 @@ class VanConfig:
     linger: Seconds = 2.0  # how long a closing socket tries to deliver its last messages
 
     def __post_init__(self) -> None:
-        for key, least in (
-            ("chunk", 65536),
-            ("backlog", 1),
-            ("backlog_bytes", 1),
-            ("half_open", 1),
+        for key, least, most in (
+            ("max_header", 1000, None),
+            ("max_frame", 100, None),
+            ("max_frames", 2, 65000),
+            ("chunk", 65536, None),
+            ("backlog", 1, _MOST_WAITING),
+            ("backlog_bytes", 1, None),
+            ("half_open", 1, _MOST_WAITING),
         ):
             value = getattr(self, key)
-            if value < least:
-                problem = f"expected {least} or more, got {value}"
-                raise ConfigError(problem, section="van", key=key)
+            if value < least or (most is not None and value > most):
+                wanted = f"{least} or more" if most is None else f"{least} to {most}"
+                raise ConfigError(f"expected {wanted}, got {value}", section="van", key=key)
         if not 0 <= self.spin <= LONGEST_SPIN:
             problem = f"expected 0s to {LONGEST_SPIN * 1000:g}ms, got {self.spin:g}s"
             raise ConfigError(f"{problem}: it keeps a core busy", section="van", key="spin")
-        if not self.resend_timeout > 0:
-            problem = (
-                f"expected more than 0 seconds, got {self.resend_timeout}; resend = off ends it"
-            )
+        if self.resend_timeout < _SHORTEST_RESEND:
+            problem = f"expected 10ms or more, got {self.resend_timeout:g}s; resend = off ends it"
             raise ConfigError(problem, section="van", key="resend_timeout")
         if self.handshake_timeout < 0.1:  # 0 would be without end
             problem = f"expected 100ms or more, got {self.handshake_timeout:g}s"
             raise ConfigError(problem, section="van", key="handshake_timeout")
-        if self.max_frames > 65000:
-            problem = f"expected at most 65000, got {self.max_frames}"
-            raise ConfigError(problem, section="van", key="max_frames")
 
 
 @dataclass(frozen=True, kw_only=True)

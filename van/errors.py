@@ -16,6 +16,8 @@ Errors keep their facts as attributes; the text says what happened, to whom, and
 
 from __future__ import annotations
 
+_LONGEST = 2000  # characters of a problem that are shown
+
 
 class PsliteError(Exception):
     """Base of all errors raised by pslite: catch this to catch them all."""
@@ -39,6 +41,8 @@ class ConfigError(PsliteError):
         section: str | None = None,
         key: str | None = None,
     ) -> None:
+        if len(problem) > _LONGEST:  # it quotes a value that is no setting at all
+            problem = f"{problem[: _LONGEST // 2]} … {problem[-_LONGEST // 4 :]}"
         self.problem, self.file, self.section, self.key = problem, file, section, key
         place = " ".join(
             part for part in (file or "", f"[{section}]" if section else "", key or "") if part

@@ -79,6 +79,8 @@ SHARES = Unit(
     example="5% or 0.05",
 )
 
+LONGEST = 20 * 86400  # seconds: sockets and poll have 31 bits for milliseconds
+_SHOWN = 100  # characters of a wrong text
 _SMALLEST_PERCENT = 1e-6
 
 NBytes = Annotated[int, BYTES]
@@ -101,7 +103,7 @@ def parse_quantity(text: str, unit: Unit) -> float | int:
     """
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"expected a {unit.name} such as {unit.example}, got {text!r}")
+        raise ValueError(f"expected a {unit.name} such as {unit.example}, got {text[:_SHOWN]!r}")
     number, symbol = Decimal(match[1]), match[2] or unit.base
     for name, scale in unit.scales:
         if name.lower() == symbol.lower():
@@ -114,6 +116,8 @@ def parse_quantity(text: str, unit: Unit) -> float | int:
     if not unit.is_whole:
         if not math.isfinite(float(value)):
             raise ValueError(f"{text!r} is no finite {unit.name}")
+        if unit is SECONDS and value > LONGEST:
+            raise ValueError(f"{text[:_SHOWN]!r} is too long: 20 days (20d) at most")
         return float(value)
     if value >= 1 << 63:
         raise ValueError(f"{text!r} is more than any {unit.name} can be")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kv.dispatcher.config import SHORTEST
 from van.errors import ConfigError
 from van.quantities import Bandwidth, Seconds, Share
 
@@ -33,8 +34,8 @@ class BalanceConfig:
 
     def __post_init__(self) -> None:
         for key in ("check_interval", "hold", "calm"):
-            if getattr(self, key) <= 0:
-                raise _error(key, f"expected a time above 0s, got {getattr(self, key):g}s")
+            if getattr(self, key) < SHORTEST:
+                raise _error(key, f"expected 100us or more, got {getattr(self, key):g}s")
         for key in ("patience", "move_after", "queue_low", "latency_low", "bandwidth_low"):
             if getattr(self, key) < 0:
                 raise _error(key, f"expected 0 or more, got {getattr(self, key):g}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from van.errors import ConfigError
 from van.quantities import NBytes, Seconds
 
+MOST_THREADS = 64
+SHORTEST = 100e-6  # seconds between two looks: whoever looks more often does nothing else
 MOST_USES = 255  # that are told apart
 
 
@@ -33,7 +35,9 @@ class DispatcherConfig:
     max_under_way: int = 16  # merged pushes that servers have not answered; more are not sent
 
     def __post_init__(self) -> None:
-        self._least("parallel_aggregators", 1)
+        if not 1 <= self.parallel_aggregators <= MOST_THREADS:
+            problem = f"expected 1 to {MOST_THREADS}, got {self.parallel_aggregators}"
+            raise ConfigError(problem, section="dispatcher", key="parallel_aggregators")
         self._least("emergency_flush_threshold", 1)
         self._least("max_under_way", 1)
         self._least("max_shard_size", 4096)
@@ -44,8 +48,8 @@ class DispatcherConfig:
             problem = f"expected 0 to {MOST_USES}, got {self.hot_uses}"
             raise ConfigError(problem, section="dispatcher", key="hot_uses")
         for key in ("flush_interval", "round_interval", "hot_interval"):
-            if getattr(self, key) <= 0:
-                problem = f"expected a time above 0s, got {getattr(self, key):g}s"
+            if getattr(self, key) < SHORTEST:
+                problem = f"expected 100us or more, got {getattr(self, key):g}s"
                 raise ConfigError(problem, section="dispatcher", key=key)
 
     def _least(self, key: str, least: int) -> None:

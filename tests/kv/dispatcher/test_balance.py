@@ -165,7 +165,7 @@ def test_a_decision_travels_and_says_its_cause() -> None:
     ("wrong", "says"),
     [
         ({"queue_low": 500}, "queue_low: expected below queue_high = 500"),
-        ({"calm": 0.0}, "calm: expected a time above 0s"),
+        ({"calm": 0.0}, "calm: expected 100us or more"),
         ({"patience": -1.0}, "patience: expected 0 or more"),
         ({"when_busy": ("sparse",)}, "link_rate: when_busy needs it"),
     ],
