@@ -25,6 +25,9 @@ class HeldPulls:
         self._by_table: dict[Table, list[Waiting]] = {}
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        return sum(map(len, self._by_table.values()))
+
     def keep(self, message: Message, tables: Tables, rank: int) -> bool:
         """Keep a pull if it has to wait; whether it has to."""
         if blocking(tables, rank) is None:
