@@ -13,9 +13,8 @@ import numpy as np
 import pslite
 
 RECORDS, BATCH = 20_000, 100
-rng = np.random.default_rng(
-    0
-)  # every worker could read a file instead; here all make the same data
+# Every worker could read a file instead; here all make the same data.
+rng = np.random.default_rng(0)
 ids = rng.integers(0, 50, RECORDS).astype(np.uint64)
 values = (1 + ids % 7).astype(np.float32)
 

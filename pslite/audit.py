@@ -21,6 +21,8 @@ def audit(run: Path) -> dict[str, Account]:
     Raises:
         LeaseError: there is no ledger, or a line of it is damaged.
     """
+    if not run.exists():
+        raise LeaseError(f"there is no folder {run}; name the run folder of a job")
     path = run / FILE if run.is_dir() else run
     if not path.exists():
         raise LeaseError(

@@ -11,7 +11,12 @@ from pslite.cli_options import KEYS, RUN, SCHEDULER, TIMEOUT, VERBOSE, clear_err
 
 @click.group()
 def ctl() -> None:
-    """Change a running job."""
+    """Change a running job.
+
+    \b
+    Example:
+      pslite ctl scale --servers 3
+    """
 
 
 @ctl.command()

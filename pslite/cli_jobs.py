@@ -98,15 +98,28 @@ def local(
     from pslite.config import read_job
     from pslite.environ import current, verbosity
     from pslite.launcher import LaunchOptions, run_local
+    from van.errors import ConfigError
 
     with clear_errors(verbose):
-        counts = {"servers": servers, "workers": workers}
-        options = [f"cluster.{key}={n}" for key, n in counts.items() if n is not None]
-        given = {"chaos.plan": chaos, "run.record": record, "run.replay": replay}
-        options += [f"{place}={value}" for place, value in given.items() if value is not None]
+        if ini.suffix != ".ini" and not ini.exists():  # left out, so the command's first word
+            raise ConfigError(
+                f"there is no ini file {ini}; it comes before the command, as in "
+                f"pslite local conf/local.ini -- python my_worker.py"
+            )
+        given = {
+            "--servers": ("cluster.servers", servers),
+            "--workers": ("cluster.workers", workers),
+            "--chaos": ("chaos.plan", chaos),
+            "--record": ("run.record", record),
+            "--replay": ("run.replay", replay),
+        }
+        options = {
+            option: f"{place}={value}"
+            for option, (place, value) in given.items()
+            if value is not None
+        }
         # All at once: one setting may be right only with another.
-        origin = "--set or another option" if options else "--set"
-        job = read_job(ini, [*overrides, *options], origin=origin)
+        job = read_job(ini, overrides, options=options)
         code = run_local(
             job,
             command,

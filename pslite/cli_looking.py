@@ -97,7 +97,12 @@ def metrics(
 
 @click.group()
 def table() -> None:
-    """Look at the tables of a running job."""
+    """Look at the tables of a running job.
+
+    \b
+    Example:
+      pslite table stats
+    """
 
 
 @table.command()

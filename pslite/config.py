@@ -115,6 +115,7 @@ def read_job(
     overrides: Sequence[str] = (),
     *,
     app_sections: Collection[str] = (),
+    options: Mapping[str, str] | None = None,
     origin: str = "--set",
 ) -> JobConfig:
     """The job that an ini file and `section.key=value` overrides describe.
@@ -123,6 +124,7 @@ def read_job(
         path: the ini file; None takes the defaults.
         overrides: later ones win.
         app_sections: sections that the calling program owns, beside those in `[run] app_sections`.
+        options: overrides that came by an option of their own, by its name; these win.
         origin: what errors call the overrides.
     Raises:
         ConfigError: anything wrong; it names file, section and key.
@@ -130,6 +132,8 @@ def read_job(
     sections: Sections = {} if path is None else read_ini(Path(path))
     for assignment in overrides:
         override(sections, assignment, origin)
+    for option, assignment in (options or {}).items():
+        override(sections, assignment, option)
     return job_from(sections, app_sections, origin if path is None else str(path))
 
 

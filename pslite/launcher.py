@@ -99,7 +99,10 @@ def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
         ConfigError: nothing to run, or the program is not found.
     """
     if not command:
-        raise ConfigError("no worker program; give it after --, as in -- python my_worker.py")
+        raise ConfigError(
+            "no worker program; give it after the ini file and --, as in "
+            "pslite local conf/local.ini -- python my_worker.py"
+        )
     program, *arguments = command
     if program in ("python", "python3"):
         return [sys.executable, *arguments]

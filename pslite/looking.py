@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from postoffice.config import split_address
 from postoffice.errors import ObserverError
 from postoffice.node import Node, Role, node_name
 from postoffice.observer import Observer
 from pslite.columns import columns, counted, sized
 from pslite.keyring import OBSERVER, curve_of
 from pslite.rundir import how_ended, read_cluster
+from van.addresses import place_of
 from van.config import SecurityConfig
 from van.courier import ZmqVan
 from van.errors import ConfigError
@@ -27,10 +29,17 @@ def scheduler_of(run: Path | None, scheduler: str | None) -> str:
     """Where the job's scheduler listens: as said, or as the job's run folder says.
 
     Raises:
-        ConfigError: no job runs there, or it has no scheduler yet.
+        ConfigError: no job runs there, it has no scheduler yet, or `scheduler` is no address.
     """
     if scheduler is not None:
-        return scheduler if "://" in scheduler else f"tcp://{scheduler}"
+        if scheduler.startswith("tcp://") or "://" not in scheduler:
+            scheduler = scheduler.removeprefix("tcp://")
+            try:
+                split_address(place_of(scheduler))
+            except ConfigError as error:
+                raise ConfigError(error.problem, key="--scheduler") from None
+            scheduler = f"tcp://{scheduler}"
+        return scheduler
     folder = run or Path("run")
     state = read_cluster(folder)
     if state.get("state") == "ended":

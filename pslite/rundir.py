@@ -133,7 +133,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"no running job found: {error}", file=str(path)) from None
+        what = error.strerror if isinstance(error, OSError) else f"damaged: {error}"
+        problem = f"no running job found: {what}; --run names the run folder of another job"
+        raise ConfigError(problem, file=str(path)) from None
     if not isinstance(state, dict):
         raise ConfigError("expected a JSON object", file=str(path))
     return state

@@ -230,13 +230,16 @@ class ZmqVan:
                 if self._outbox:  # what others queued while they saw us leading
                     self._send_outbox()
 
-    def _has_leaked(self, frame: FrameType | None) -> bool:
+    def _has_leaked(self, frame: FrameType | None, *, is_others: bool = False) -> bool:
         """Whether a thread that is said to lead does not, as its stack shows.
 
-        So it is where two signals, whose handlers raised, came at the end of leading.
+        So it is where two signals, whose handlers raised, came at the end of leading. Of another
+        thread's frames `f_locals` must not be read: Python 3.11 crashes if that thread goes on
+        meanwhile, as it may where a collection runs a finalizer. So one that is in a call of
+        another van is taken for the leader until it leaves that.
         """
         while frame is not None:
-            if frame.f_code in _LEADING and frame.f_locals.get("self") is self:
+            if frame.f_code in _LEADING and (is_others or frame.f_locals.get("self") is self):
                 return False
             frame = frame.f_back
         return True
@@ -381,7 +384,9 @@ class ZmqVan:
     def _look_for_leader(self) -> None:
         """Nobody has waited for long: does the leader lead?"""
         leader = self._leader
-        if leader is not None and self._has_leaked(sys._current_frames().get(leader)):
+        if leader is not None and self._has_leaked(
+            sys._current_frames().get(leader), is_others=True
+        ):
             with self._lock:
                 if self._leader == leader:
                     self._leader = None

@@ -9,6 +9,7 @@ its order can still be changed: ZeroMQ gets few large frames of a peer at a time
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -46,7 +47,18 @@ _DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
 
 _LEAST_MAXIMUM = 16 << 20  # bytes of a frame that ZeroMQ may take memory for
 
+_REMEDIES = {  # of what hinders listening
+    errno.EADDRINUSE: "; does another job run there? Choose another port, or 0, any free one",
+    errno.EADDRNOTAVAIL: "; it is no address of this machine",
+    errno.EACCES: "; ports below 1024 are not for every user, choose a higher one",
+}
+
 LENT_PIECES = 4  # of `[van] chunk` bytes; beyond it frames wait with us
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    """The reason alone: pyzmq's own text also repeats the address."""
+    return zmq.strerror(error.errno or 0)
 
 
 class _Lent(np.ndarray[Any, np.dtype[Any]]):
@@ -259,7 +271,8 @@ class ZmqSockets:
         try:
             self._router.bind(address)
         except zmq.ZMQError as error:
-            raise AddressError(address, f"cannot listen there: {error.strerror}") from None
+            reason = f"cannot listen there: {_reason(error)}{_REMEDIES.get(error.errno or 0, '')}"
+            raise AddressError(address, reason) from None
         actual = str(self._router.get_string(zmq.LAST_ENDPOINT))
         port = actual.rpartition(":")[2]
         if actual.startswith("tcp://") and port.isdigit():
@@ -296,7 +309,7 @@ class ZmqSockets:
             if dialling is not None:
                 dialling.close()
             dealer.close(0)
-            raise AddressError(place, f"cannot connect to it: {error.strerror}") from None
+            raise AddressError(place, f"cannot connect to it: {_reason(error)}") from None
         peer = ZmqPeer(dealer, self._config, self._poller.wake, is_in_process)
         peer.dialling = dialling
         return peer

@@ -226,6 +226,9 @@ def model_config(
 ) -> ModelConfig:
     """Settings from sections already read; see `load_model_config`."""
     sections = {name: dict(values) for name, values in sections.items()}
+    if sections and not sections.keys() & SECTIONS.keys():  # such as a feature ini in its place
+        problem = f"no model ini: it has none of the sections {', '.join(SECTIONS)}"
+        raise ConfigError(problem, file=file)
     origin: dict[str, dict[str, str]] = {}
     for text in overrides:
         section, key, value = parse_override(text)

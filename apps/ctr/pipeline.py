@@ -23,7 +23,7 @@ from pslite import environ
 from pslite.lifecycle import NodeName, describe_status
 from pslite.processes import Child, Family
 from pslite.signals import SignalInbox
-from van.errors import PsliteError
+from van.errors import ConfigError, PsliteError
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
@@ -31,6 +31,7 @@ MODULES = {
     "pslite-features": "feature_extract",
     "pslite-ctr": "apps.ctr",
 }
+COUNTS = ("--servers", "--workers")
 EPILOG = """
 Examples:
   ./run_taobao_ctr.sh
@@ -116,10 +117,31 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name}: there is no file {getattr(given, name)}")
     if given.raw is not None and not given.raw.is_dir():
         parser.error(f"--raw: there is no folder {given.raw}")
-    for name, least in (("impressions", 1), ("behaviors", 0), ("seed", 0)):
+    least_of = {"impressions": 1, "behaviors": 0, "seed": 0, "servers": 1, "workers": 1}
+    for name, least in least_of.items():
         if getattr(given, name) < least:
             parser.error(f"--{name}: expected {least} or more, got {getattr(given, name)}")
     return given
+
+
+def check_settings(given: argparse.Namespace) -> None:
+    """Read the three ini files, so that a mistake does not end the run after a minute of stages.
+
+    Raises:
+        ConfigError: one of them is wrong.
+    """
+    from apps.ctr.modelconf import load_model_config  # with their packages, which --help lacks
+    from feature_extract.conf import read_conf
+    from feature_extract.errors import FeatureError
+    from pslite.config import read_job
+
+    size = {option: f"cluster.{option[2:]}={getattr(given, option[2:])}" for option in COUNTS}
+    read_job(given.cluster, options=size)
+    try:
+        read_conf(given.features)
+    except FeatureError as error:
+        raise ConfigError(str(error)) from error
+    load_model_config(given.conf, warn=lambda line: print(f"warning: {line}", file=sys.stderr))
 
 
 def plan(given: argparse.Namespace) -> list[Stage]:
@@ -231,9 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything; the exit code."""
     given = options_of(arguments)
     begun = time.monotonic()
-    for mode in ("local", "cluster"):  # the table must not show the figures of an earlier run
-        (given.out / mode / "metrics.json").unlink(missing_ok=True)
     try:
+        check_settings(given)
+        for mode in ("local", "cluster"):  # the table must not show the figures of an earlier run
+            (given.out / mode / "metrics.json").unlink(missing_ok=True)
         run_stages(plan(given), given.out / "logs", environ.current())
     except StageError as failed:
         signum = -failed.status

@@ -29,6 +29,7 @@ from pslite.bench.cases import TableCase, gradients, position_lists
 
 MOST_CALLS = 2000  # of one block
 LEAST_CALLS = 3
+INSTALL = "pip install 'pslite[bench]'"
 
 
 class Driver:
@@ -127,6 +128,8 @@ def serve(channel: socket.socket, spec: str, options: dict[str, Any]) -> None:
             except Exception as error:
                 traceback.print_exc()
                 answer = {"error": f"{type(error).__name__}: {error}"}
+                if isinstance(error, ModuleNotFoundError):
+                    answer["error"] += f" ({INSTALL} has what peers need, but for ray)"
             lines.write(json.dumps(answer) + "\n")
             lines.flush()
     close = getattr(driver and driver.peer, "close", None)

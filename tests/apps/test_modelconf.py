@@ -78,6 +78,13 @@ def test_unknown_keys_and_sections_are_warned_of(
     assert "section [extra] is unknown" in caplog.text
 
 
+def test_an_ini_of_another_kind_is_no_model_ini(tmp_path: Path) -> None:
+    features = Path(__file__).resolve().parents[2] / "conf" / "features_taobao.ini"
+
+    with pytest.raises(ConfigError, match=r"features_taobao\.ini: no model ini.*sparse_dict"):
+        load_model_config(features, ["train.epoch=2"])
+
+
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [

@@ -72,6 +72,8 @@ def test_sync_is_of_the_training_on_the_cluster() -> None:
         (["--conf", "absent.ini"], "--conf: there is no file absent.ini"),
         (["--raw", "absent"], "--raw: there is no folder absent"),
         (["--impressions", "0"], "--impressions: expected 1 or more, got 0"),
+        (["--servers", "0"], "--servers: expected 1 or more, got 0"),
+        (["--workers", "-1"], "--workers: expected 1 or more, got -1"),
         (["--bogus"], "unrecognized arguments: --bogus"),
     ],
 )
@@ -82,6 +84,35 @@ def test_a_wrong_option_is_told_before_anything_runs(
         options_of(arguments)
 
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--cluster", "[cluster]\nserver = 2\n", "unknown key; did you mean servers?"),
+        ("--features", "[train]\nepoch = 1\n", "the columns are not named"),
+        ("--conf", "[cluster]\nservers = 2\n", "no model ini"),
+        ("--conf", "[train]\nepoch = two\n", "[train] epoch"),
+    ],
+)
+def test_a_mistake_in_an_ini_is_told_before_anything_runs(
+    option: str,
+    text: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(pipeline, "plan", lambda _: [])
+    (tmp_path / "wrong.ini").write_text(text)
+
+    code = pipeline.main(["--out", str(tmp_path / "out"), option, str(tmp_path / "wrong.ini")])
+
+    error = capsys.readouterr().err
+    assert code == 2
+    assert "run_taobao_ctr.sh: error: " in error
+    assert "wrong.ini" in error
+    assert said in error
 
 
 def test_each_stage_is_a_line_with_its_time(

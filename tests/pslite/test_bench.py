@@ -256,6 +256,7 @@ def test_peers_that_fail_are_reported_once_and_hold_nobody_up(mixed_run: Results
 
     assert len(mixed_run.failures) == len(problems) == 4
     assert "no_such_module_of_a_peer" in problems["absent"]
+    assert "pip install 'pslite[bench]'" in problems["absent"]
     assert problems["dying"] == "it ended with exit code 3: last words"
     assert problems["raising"] == "ValueError: odd"
     assert "no port" in problems["refusing"]

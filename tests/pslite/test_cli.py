@@ -32,7 +32,7 @@ def run(*arguments: str, **env: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("command", ["local", "node", "config", "simulate"])
+@pytest.mark.parametrize("command", ["local", "node", "config", "simulate", "ctl", "table"])
 def test_every_help_has_an_example(command: str) -> None:
     code, out, _ = run(command, "--help")
 
@@ -82,9 +82,21 @@ def test_the_help_of_local_says_what_it_writes_and_where() -> None:
     ("arguments", "said"),
     [
         (["local", "absent.ini", "--", "true"], "absent.ini: cannot be read"),
-        (["local", LOCAL], "no worker program; give it after --"),
+        (["local", LOCAL], "no worker program; give it after the ini file and --"),
         (["local", LOCAL, "--", "absent-program"], "'absent-program' not found"),
-        (["local", LOCAL, "--servers", "0", "--", "true"], "[cluster] servers: expected 1 to 1024"),
+        (
+            ["local", LOCAL, "--servers", "0", "--", "true"],
+            "--servers [cluster] servers: expected 1 to 1024",
+        ),
+        (
+            ["local", LOCAL, "--record", "a", "--replay", "b", "--", "true"],
+            "--replay [run] replay: a run is recorded or replayed, not both",
+        ),
+        (["local", "--", "python", "x.py"], "no ini file python; it comes before the command"),
+        (["status", "--run", "nowhere"], "--run names the run folder"),
+        (["status", "--scheduler", "nonsense"], "--scheduler: expected HOST:PORT"),
+        (["status", "--scheduler", "tcp://h:99999"], "--scheduler: expected HOST:PORT"),
+        (["audit", "nowhere"], "there is no folder nowhere"),
         (
             ["local", LOCAL, "--workers", "0", "--", "true"],
             "[cluster] workers: expected 1 to 65536",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -278,8 +279,10 @@ def test_a_taken_port_is_named(make_van: Callable[..., ZmqVan]) -> None:
     first, second = make_van(), make_van()
     address = first.bind("tcp://127.0.0.1:0")
 
-    with pytest.raises(AddressError, match="in use"):
+    with pytest.raises(AddressError, match="in use; does another job run there") as caught:
         second.bind(address)
+
+    assert str(caught.value).count(address) == 1
 
 
 def test_vans_of_one_process_reach_each_other_by_inproc(make_van: Callable[..., ZmqVan]) -> None:
@@ -304,3 +307,26 @@ def test_a_message_to_nobody_is_counted(make_van: Callable[..., ZmqVan]) -> None
     van.send(text(1))
 
     assert van.counts["undeliverable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "leads"), [(ZmqVan.wait.__code__, True), (collector.__code__, False)]
+)
+def test_the_locals_of_another_threads_frames_are_not_read(
+    make_van: Callable[..., ZmqVan], monkeypatch: pytest.MonkeyPatch, code: object, leads: bool
+) -> None:
+    class Frame:  # whose locals crash Python 3.11 when its thread goes on meanwhile
+        f_code, f_back = code, None
+
+        @property
+        def f_locals(self) -> dict[str, object]:
+            raise AssertionError("read")
+
+    van, leader = make_van(background=False), -1
+    monkeypatch.setattr(sys, "_current_frames", lambda: {leader: Frame()})
+    van._leader = leader
+
+    van._look_for_leader()
+
+    found, van._leader = van._leader, None
+    assert (found == leader) == leads
