@@ -326,7 +326,10 @@ def test_the_locals_of_another_threads_frames_are_not_read(
     monkeypatch.setattr(sys, "_current_frames", lambda: {leader: Frame()})
     van._leader = leader
 
-    van._look_for_leader()
+    try:
+        van._look_for_leader()
+        found = van._leader
+    finally:
+        van._leader = None  # or closing waits for it
 
-    found, van._leader = van._leader, None
     assert (found == leader) == leads
