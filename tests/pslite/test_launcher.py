@@ -298,7 +298,7 @@ def test_a_program_is_looked_up_in_the_path_given(tmp_path: Path) -> None:
 
 
 def test_no_command_is_a_clear_error() -> None:
-    with pytest.raises(ConfigError, match="no worker program; give it after --"):
+    with pytest.raises(ConfigError, match="no worker program; give it after the ini file and --"):
         resolve_command([], {})
 
 

@@ -111,6 +111,8 @@ def test_a_worker_that_fails_each_time_ends_the_job_with_its_code(run_job: RunJo
 def test_audit_says_by_its_exit_code_whether_the_ledger_balances(tmp_path: Path) -> None:
     act = partial(CliRunner().invoke, cli.main, ["audit", str(tmp_path / "run")])
 
+    absent = act()
+    (tmp_path / "run").mkdir()
     nothing = act()
     with local_cluster(1, 1, run_dir=tmp_path / "run") as cluster:
         assert len(list(cluster.workers[0].shards("numbers", 2000, epochs=2, unit=10))) > 1
@@ -120,7 +122,8 @@ def test_audit_says_by_its_exit_code_whether_the_ledger_balances(tmp_path: Path)
     ledger.write_text("".join(line for line in lines if '"done", "data"' not in line))
     bad = act()
 
-    assert nothing.exit_code == 2
+    assert absent.exit_code == nothing.exit_code == 2
+    assert "there is no folder" in absent.stderr
     assert "no job there has leased training data" in nothing.stderr
     assert good.exit_code == 0
     assert "numbers: every record exactly once" in good.stdout
