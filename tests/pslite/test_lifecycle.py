@@ -508,7 +508,8 @@ def test_a_dispatcher_that_fails_when_the_workers_are_done_is_no_loss() -> None:
     assert life.failure is None
 
 
-def test_a_dispatcher_is_not_started_again_while_the_cause_of_an_end_is_sought() -> None:
+def life_with_a_dispatcher() -> tuple[Lifecycle, NodeName]:
+    """A job under way whose dispatcher may be started again."""
     dispatcher = NodeName(Role.DISPATCHER, 0)
     life = Lifecycle(
         finish_timeout=30.0, grace=3.0, tolerance=Tolerance(dispatcher="restart", pause=0.1)
@@ -516,6 +517,11 @@ def test_a_dispatcher_is_not_started_again_while_the_cause_of_an_end_is_sought()
     for name in (SCHEDULER, SERVER, dispatcher, *WORKERS):
         life.started(name)
     life.all_started(now=0.0)
+    return life, dispatcher
+
+
+def test_a_dispatcher_is_not_started_again_while_the_cause_of_an_end_is_sought() -> None:
+    life, dispatcher = life_with_a_dispatcher()
     life.exited(SCHEDULER, CONSEQUENCE, now=1.0)
     assert life.phase is Phase.SEEKING
 
@@ -527,13 +533,7 @@ def test_a_dispatcher_is_not_started_again_while_the_cause_of_an_end_is_sought()
 
 
 def test_a_dispatcher_that_was_started_again_takes_no_blame_for_what_comes_later() -> None:
-    dispatcher = NodeName(Role.DISPATCHER, 0)
-    life = Lifecycle(
-        finish_timeout=30.0, grace=3.0, tolerance=Tolerance(dispatcher="restart", pause=0.1)
-    )
-    for name in (SCHEDULER, SERVER, dispatcher, *WORKERS):
-        life.started(name)
-    life.all_started(now=0.0)
+    life, dispatcher = life_with_a_dispatcher()
     life.exited(dispatcher, -9, now=1.0)
 
     life.exited(SCHEDULER, CONSEQUENCE, now=2.0)
