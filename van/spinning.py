@@ -18,8 +18,8 @@ waits that sleep for them are the slow ones; one is due at once when waits come 
 
 The two must have different cores, or looking keeps the other from running. The kernel parts two
 that are both busy, but it likes to wake a process on the core of the one that wakes it. So one who
-looks, and has to sleep all the same, stays on its core (`van.cores`); and who has looked for a while
-offers the core to others between looks (`van.poller`), who may be the one it waits for.
+looks, and has to sleep all the same, stays on its core (`van.cores`); and who has looked for a
+while offers the core to others between looks (`van.poller`): they may be the one it waits for.
 
 Pure: no clock and no socket; times are arguments, and so is who counts.
 
